@@ -84,11 +84,11 @@ void compare(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains with whole batches and with accumulated parts of them, and compares the weights.\n"
       "Example: ddprun --standalone --nproc-per-node=2 accumulate --parts=4",
       "accumulate");
-  options.add_to(app);
-  app.add_option("--parts", options.parts, "of each batch")->check(CLI::PositiveNumber);
-  return examples::run(app, argc, argv, [&] { compare(options); });
+  options.add_to(line);
+  line.add_option("--parts", options.parts, "of each batch").positive();
+  return line.run(argc, argv, [&] { compare(options); });
 }

@@ -56,10 +56,10 @@ void train(const examples::TrainingOptions& options) {
 
 int main(int argc, char** argv) {
   examples::TrainingOptions options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains data-parallel with broadcast and all_reduce alone.\n"
       "Example: ddprun --standalone --nproc-per-node=2 average_gradients",
       "average_gradients");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] { train(options); });
+  options.add_to(line);
+  return line.run(argc, argv, [&] { train(options); });
 }

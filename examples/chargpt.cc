@@ -42,52 +42,44 @@ struct Options {
   bool breakdown = false;
   std::int64_t warmup = 10;
 
-  void add_to(CLI::App& app);
+  void add_to(examples::CommandLine& line);
   void check() const;
   // Returns the number of steps to take, including the warm-up that --breakdown does not measure.
   std::int64_t all_steps() const { return breakdown ? warmup + steps : steps; }
 };
 
-void Options::add_to(CLI::App& app) {
-  app.add_option("--data", data, "the text, in UTF-8; its last tenth is for validation")
-      ->check(CLI::ExistingFile)
-      ->required();
-  app.option_defaults()->always_capture_default();
-  app.add_option("--steps", steps, "number of optimizer steps")->check(CLI::PositiveNumber);
-  app.add_option("--batch-size", batch_size, "blocks of all workers in a step")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--block", net.block, "characters that the net sees")->check(CLI::PositiveNumber);
-  app.add_option("--layers", net.layers, "number of layers of attention and MLP")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--heads", net.heads, "number of attention heads in a layer")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--width", net.width, "channels of a character")->check(CLI::PositiveNumber);
-  app.add_option("--lr", lr, "the highest learning rate; it falls to a tenth")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--lr-warmup", lr_warmup, "steps in which the rate rises")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--seed", seed, "seed of the weights, the order of the blocks, and the sample");
-  app.add_option("--eval-every", eval_every, "steps between validations")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--sample", sample, "characters that the trained net writes")
-      ->check(CLI::NonNegativeNumber);
-  auto* with_breakdown =
-      app.add_option("--warmup", warmup, "steps before those that --breakdown measures")
-          ->check(CLI::NonNegativeNumber);
-  app.option_defaults()->always_capture_default(false);
-  app.add_option("--lr-decay-steps", lr_decay_steps,
-                 "steps after which the rate has fallen (default: --steps)")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--checkpoint-dir", checkpoint_dir,
-                 "directory to save checkpoints to and to resume from (default: none)");
-  app.add_option("--metrics", metrics,
-                 "file to which a line of JSON is added for each validation (default: none)");
-  app.add_option("--init", init, "state dict of the first weights, as --save-init writes it")
-      ->check(CLI::ExistingFile);
-  app.add_option("--save-init", save_init, "file for the first weights, which chargpt.py reads");
-  with_breakdown->needs(app.add_flag(
+void Options::add_to(examples::CommandLine& line) {
+  line.add_option("--data", data, "the text, in UTF-8; its last tenth is for validation")
+      .existing_file()
+      .required();
+  line.show_defaults(true);
+  line.add_option("--steps", steps, "number of optimizer steps").positive();
+  line.add_option("--batch-size", batch_size, "blocks of all workers in a step").positive();
+  line.add_option("--block", net.block, "characters that the net sees").positive();
+  line.add_option("--layers", net.layers, "number of layers of attention and MLP").positive();
+  line.add_option("--heads", net.heads, "number of attention heads in a layer").positive();
+  line.add_option("--width", net.width, "channels of a character").positive();
+  line.add_option("--lr", lr, "the highest learning rate; it falls to a tenth").positive();
+  line.add_option("--lr-warmup", lr_warmup, "steps in which the rate rises").positive();
+  line.add_option("--seed", seed, "seed of the weights, the order of the blocks, and the sample");
+  line.add_option("--eval-every", eval_every, "steps between validations").positive();
+  line.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints").positive();
+  line.add_option("--sample", sample, "characters that the trained net writes").not_negative();
+  auto with_breakdown =
+      line.add_option("--warmup", warmup, "steps before those that --breakdown measures")
+          .not_negative();
+  line.show_defaults(false);
+  line.add_option("--lr-decay-steps", lr_decay_steps,
+                  "steps after which the rate has fallen (default: --steps)")
+      .positive();
+  line.add_option("--checkpoint-dir", checkpoint_dir,
+                  "directory to save checkpoints to and to resume from (default: none)");
+  line.add_option("--metrics", metrics,
+                  "file to which a line of JSON is added for each validation (default: none)");
+  line.add_option("--init", init, "state dict of the first weights, as --save-init writes it")
+      .existing_file();
+  line.add_option("--save-init", save_init, "file for the first weights, which chargpt.py reads");
+  with_breakdown.needs(line.add_flag(
       "--breakdown", breakdown,
       "measure --steps steps, without validation, and print their times as a line of JSON"));
 }
@@ -95,11 +87,11 @@ void Options::add_to(CLI::App& app) {
 // Checks values that depend on several options.
 void Options::check() const {
   if (net.width % net.heads != 0)
-    throw CLI::ValidationError(
+    throw examples::CommandLine::Refused(
         "--width",
         std::to_string(net.width) + " does not divide by --heads " + std::to_string(net.heads));
   if (lr_decay_steps > 0 && lr_decay_steps < all_steps())
-    throw CLI::ValidationError(
+    throw examples::CommandLine::Refused(
         "--lr-decay-steps",
         std::to_string(lr_decay_steps) + " is less than " + std::to_string(all_steps()) + " steps");
 }
@@ -316,13 +308,13 @@ class Training {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains a small GPT on the characters of a text.\n"
       "Example: ddprun --standalone --nproc-per-node=2 chargpt --data=shakespeare.txt",
       "chargpt");
-  options.add_to(app);
-  app.callback([&] { options.check(); });
-  return examples::run(app, argc, argv, [&] {
+  options.add_to(line);
+  line.set_check([&] { options.check(); });
+  return line.run(argc, argv, [&] {
     const examples::Text text(options.data);
     ddprun::Context ctx = ddprun::init();
     Training(options, text, ctx).run();

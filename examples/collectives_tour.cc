@@ -164,11 +164,11 @@ class Tour {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(
+  examples::CommandLine line(
       "Calls every collective once and prints what each rank had and got.\n"
       "Example: ddprun --standalone --nproc-per-node=3 collectives_tour",
       "collectives_tour");
-  return examples::run(app, argc, argv, [] {
+  return line.run(argc, argv, [] {
     ddprun::Context context = ddprun::init();
     if (context.rank() == 0) {
       std::printf("%d ranks over the %s backend\n", context.world_size(),

@@ -176,11 +176,11 @@ void compare(const examples::TrainingOptions& options) {
 
 int main(int argc, char** argv) {
   examples::TrainingOptions options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains with LibTorch's data_parallel in one process, then with DistributedDataParallel in "
       "all, and compares.\n"
       "Example: ddprun --standalone --nproc-per-node=2 data_parallel",
       "data_parallel");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] { compare(options); });
+  options.add_to(line);
+  return line.run(argc, argv, [&] { compare(options); });
 }

@@ -27,16 +27,14 @@ struct Options : examples::TrainingOptions {
   int crash_rank = -1;
   std::int64_t crash_step = -1;
 
-  void add_to(CLI::App& app) {
-    TrainingOptions::add_to(app);
-    app.add_option("--checkpoint-dir", checkpoint_dir, "directory of checkpoints; empty: none");
-    app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
-        ->check(CLI::PositiveNumber);
-    app.option_defaults()->always_capture_default(false);
-    app.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--crash-step", crash_step, "number of steps after which it does")
-        ->check(CLI::PositiveNumber);
+  void add_to(examples::CommandLine& line) {
+    TrainingOptions::add_to(line);
+    line.add_option("--checkpoint-dir", checkpoint_dir, "directory of checkpoints; empty: none");
+    line.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints").positive();
+    line.show_defaults(false);
+    line.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
+        .not_negative();
+    line.add_option("--crash-step", crash_step, "number of steps after which it does").positive();
   }
 };
 
@@ -192,12 +190,12 @@ class Training {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains a generator of handwritten digits against a discriminator.\n"
       "Example: ddprun --standalone --nproc-per-node=2 dcgan --checkpoint-dir=run1",
       "dcgan");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] {
+  options.add_to(line);
+  return line.run(argc, argv, [&] {
     torch::manual_seed(options.seed);
     auto ctx = ddprun::init();  // (*)
     Training(options, ctx).run();

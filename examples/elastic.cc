@@ -33,21 +33,20 @@ struct Options : examples::TrainingOptions {
   std::int64_t checkpoint_every = 10;
   double pause = 0;
 
-  void add_to(CLI::App& app);
+  void add_to(examples::CommandLine& line);
 };
 
-void Options::add_to(CLI::App& app) {
-  TrainingOptions::add_to(app);
-  app.get_option("--batch-size")
-      ->description("images of all workers together in a step; their number must divide it");
-  app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--pause", pause, "seconds after each step: time to start and to kill nodes")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--checkpoint-dir", checkpoint_dir,
-                 "directory to save checkpoints to and to resume from")
-      ->always_capture_default(false)
-      ->required();
+void Options::add_to(examples::CommandLine& line) {
+  TrainingOptions::add_to(line);
+  line.option("--batch-size")
+      .describe("images of all workers together in a step; their number must divide it");
+  line.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints").positive();
+  line.add_option("--pause", pause, "seconds after each step: time to start and to kill nodes")
+      .not_negative();
+  line.add_option("--checkpoint-dir", checkpoint_dir,
+                  "directory to save checkpoints to and to resume from")
+      .hide_default()
+      .required();
 }
 
 class Training {
@@ -157,13 +156,13 @@ class Training {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains with a number of workers that changes while it runs.\n"
       "Example: ddprun --nnodes=1:3 --rdzv-endpoint=localhost:29400 --on-join=checkpoint\n"
       "             --max-restarts=3 elastic --checkpoint-dir=run1 --pause=0.05",
       "elastic");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] {
+  options.add_to(line);
+  return line.run(argc, argv, [&] {
     torch::manual_seed(options.seed);
     auto ctx = ddprun::init();
     Training(options, ctx).run();

@@ -193,19 +193,19 @@ class Training {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains the classic convolutional net for MNIST with any number of workers.\n"
       "Example: ddprun --standalone --nproc-per-node=2 mnist_convnet",
       "mnist_convnet");
-  options.add_to(app);
-  app.add_option("--gamma", options.gamma, "factor of the learning rate from epoch to epoch")
-      ->check(CLI::PositiveNumber);
-  app.add_option(
+  options.add_to(line);
+  line.add_option("--gamma", options.gamma, "factor of the learning rate from epoch to epoch")
+      .positive();
+  line.add_option(
       "--checkpoint-dir", options.checkpoint_dir,
       "directory to save checkpoints to, one for each epoch, and to resume from; empty: none");
-  app.add_option("--metrics", options.metrics,
-                 "file to which a line of JSON is added for each epoch; empty: none");
-  return examples::run(app, argc, argv, [&] {
+  line.add_option("--metrics", options.metrics,
+                  "file to which a line of JSON is added for each epoch; empty: none");
+  return line.run(argc, argv, [&] {
     ddprun::Context ctx = ddprun::init();
     Training(options, ctx).run();
   });

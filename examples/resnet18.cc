@@ -44,47 +44,48 @@ struct Options : examples::TrainingOptions {
   std::int64_t steps = 30;
   std::int64_t warmup = 5;
 
-  void add_to(CLI::App& app);
+  void add_to(examples::CommandLine& line);
 };
 
-void Options::add_to(CLI::App& app) {
-  TrainingOptions::add_to(app);
-  app.add_option("--width", width, "channels of the first of the four stages; 64 is ResNet-18")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--batch-norm", batch_norm,
-                 "sync: over the batches of all workers; plain: over each worker's own")
-      ->check(CLI::IsMember({"sync", "plain"}));
-  auto* averaging_option = app.add_option("--averaging", averaging,
+void Options::add_to(examples::CommandLine& line) {
+  TrainingOptions::add_to(line);
+  line.add_option("--width", width, "channels of the first of the four stages; 64 is ResNet-18")
+      .positive();
+  line.add_option("--batch-norm", batch_norm,
+                  "sync: over the batches of all workers; plain: over each worker's own")
+      .one_of({"sync", "plain"});
+  auto averaging_option = line.add_option("--averaging", averaging,
                                           "of gradients: ddp: DistributedDataParallel; after the "
                                           "backward pass, or in hooks, by hand")
-                               ->check(CLI::IsMember(kAveragings));
-  auto* checkpoints = app.add_option(
+                              .one_of(kAveragings);
+  auto checkpoints = line.add_option(
       "--checkpoint-dir", checkpoint_dir,
       "directory to save checkpoints to, one for each epoch, and to resume from; empty: none");
-  auto* metrics_option = app.add_option(
+  auto metrics_option = line.add_option(
       "--metrics", metrics, "file to which a line of JSON is added for each epoch; empty: none");
-  auto* compare_flag =
-      app.add_flag("--compare", compare, "take --steps steps with each averaging instead")
-          ->excludes(averaging_option)
-          ->excludes(checkpoints)
-          ->excludes(metrics_option);
-  app.add_option("--record", record,
-                 "folder for what examples/resnet18.py --compare-with needs; empty: none")
-      ->needs(compare_flag);
-  app.add_flag("--breakdown", breakdown,
-               "take --steps steps instead; the last line has their times as JSON")
-      ->excludes(compare_flag)
-      ->excludes(checkpoints)
-      ->excludes(metrics_option);
-  app.add_option("--steps", steps, "steps of --compare and --breakdown")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--warmup", warmup, "steps before these, which are not timed")
-      ->check(CLI::NonNegativeNumber);
-  app.callback([this, &app] {
+  auto compare_flag =
+      line.add_flag("--compare", compare, "take --steps steps with each averaging instead")
+          .excludes(averaging_option)
+          .excludes(checkpoints)
+          .excludes(metrics_option);
+  line.add_option("--record", record,
+                  "folder for what examples/resnet18.py --compare-with needs; empty: none")
+      .needs(compare_flag);
+  line.add_flag("--breakdown", breakdown,
+                "take --steps steps instead; the last line has their times as JSON")
+      .excludes(compare_flag)
+      .excludes(checkpoints)
+      .excludes(metrics_option);
+  auto steps_option =
+      line.add_option("--steps", steps, "steps of --compare and --breakdown").positive();
+  auto warmup_option =
+      line.add_option("--warmup", warmup, "steps before these, which are not timed").not_negative();
+  line.set_check([this, steps_option, warmup_option] {
     if (batch_size < 2)
-      throw CLI::ValidationError("--batch-size", "batch norm needs at least 2 images");
-    if (app.count("--steps") + app.count("--warmup") > 0 && !compare && !breakdown)
-      throw CLI::ValidationError("--steps, --warmup", "they are of --compare and --breakdown");
+      throw examples::CommandLine::Refused("--batch-size", "batch norm needs at least 2 images");
+    if ((steps_option.is_given() || warmup_option.is_given()) && !compare && !breakdown)
+      throw examples::CommandLine::Refused("--steps, --warmup",
+                                           "they are of --compare and --breakdown");
   });
 }
 
@@ -430,13 +431,13 @@ void breakdown(const Options& options, ddprun::Context& ctx) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains a ResNet-18 for small images with any number of workers, or compares\n"
       "DistributedDataParallel with averaging by hand.\n"
       "Example: ddprun --standalone --nproc-per-node=2 resnet18",
       "resnet18");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] {
+  options.add_to(line);
+  return line.run(argc, argv, [&] {
     ddprun::Context ctx = ddprun::init();
     if (options.compare) return compare(options, ctx);
     if (options.breakdown) return breakdown(options, ctx);

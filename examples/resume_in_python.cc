@@ -72,15 +72,15 @@ void train(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains, and saves a checkpoint that resume_in_python.py resumes from.\n"
       "Example: resume_in_python --checkpoint-dir=run1",
       "resume_in_python");
-  options.add_to(app);
-  app.add_option("--checkpoint-dir", options.checkpoint_dir, "directory of the checkpoint")
-      ->always_capture_default(false)
-      ->required();
-  app.add_option("--switch-after", options.switch_after, "epochs before the checkpoint")
-      ->check(CLI::NonNegativeNumber);
-  return examples::run(app, argc, argv, [&] { train(options); });
+  options.add_to(line);
+  line.add_option("--checkpoint-dir", options.checkpoint_dir, "directory of the checkpoint")
+      .hide_default()
+      .required();
+  line.add_option("--switch-after", options.switch_after, "epochs before the checkpoint")
+      .not_negative();
+  return line.run(argc, argv, [&] { train(options); });
 }

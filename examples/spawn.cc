@@ -50,16 +50,16 @@ void train(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Starts its own ranks, without a launcher, and trains data-parallel.\n"
       "Example: spawn --ranks=2",
       "spawn");
-  options.add_to(app);
-  app.add_option("--ranks", options.ranks, "processes to start")->check(CLI::Range(1, 1024));
-  app.option_defaults()->always_capture_default(false);
-  app.add_option("--fail-rank", options.fail_rank, "this rank throws after its first epoch")
-      ->check(CLI::NonNegativeNumber);
-  return examples::run(app, argc, argv, [&] {
+  options.add_to(line);
+  line.add_option("--ranks", options.ranks, "processes to start").range(1, 1024);
+  line.show_defaults(false);
+  line.add_option("--fail-rank", options.fail_rank, "this rank throws after its first epoch")
+      .not_negative();
+  return line.run(argc, argv, [&] {
     ddprun::spawn([&](int) { train(options); }, options.ranks);
     std::printf("all %d ranks have ended well\n", options.ranks);
   });

@@ -29,27 +29,25 @@ struct Options : examples::TrainingOptions {
   int crash_rank = -1;
   std::int64_t crash_step = -1;
 
-  void add_to(CLI::App& app);
+  void add_to(examples::CommandLine& line);
 };
 
-void Options::add_to(CLI::App& app) {
-  TrainingOptions::add_to(app);
-  app.add_option("--checkpoint-dir", checkpoint_dir,
-                 "directory to save checkpoints to and to resume from; empty: none");
-  app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--digest-file", digest_file,
-                 "where rank 0 writes the SHA-256 of the final weights");
-  app.add_option("--metrics", metrics,
-                 "file to which a line of JSON is added for each epoch; empty: none");
-  app.option_defaults()->always_capture_default(false);
-  auto* with_rank =
-      app.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
-          ->check(CLI::NonNegativeNumber);
-  app.add_option("--crash-step", crash_step, "number of steps after which it does")
-      ->check(CLI::PositiveNumber)
-      ->needs(with_rank);
-  with_rank->needs("--crash-step");
+void Options::add_to(examples::CommandLine& line) {
+  TrainingOptions::add_to(line);
+  line.add_option("--checkpoint-dir", checkpoint_dir,
+                  "directory to save checkpoints to and to resume from; empty: none");
+  line.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints").positive();
+  line.add_option("--digest-file", digest_file,
+                  "where rank 0 writes the SHA-256 of the final weights");
+  line.add_option("--metrics", metrics,
+                  "file to which a line of JSON is added for each epoch; empty: none");
+  line.show_defaults(false);
+  auto with_rank =
+      line.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
+          .not_negative();
+  with_rank.needs(line.add_option("--crash-step", crash_step, "number of steps after which it does")
+                      .positive()
+                      .needs(with_rank));
 }
 
 struct NetImpl : torch::nn::Module {
@@ -248,12 +246,12 @@ class Training {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains a small network on handwritten digits. The learning rate falls to 0.\n"
       "Example: ddprun --standalone --nproc-per-node=2 train_digits --checkpoint-dir=run1",
       "train_digits");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] {
+  options.add_to(line);
+  return line.run(argc, argv, [&] {
     torch::manual_seed(options.seed);
     auto ctx = ddprun::init();  // (*)
     Training(options, ctx).run();

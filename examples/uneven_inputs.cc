@@ -65,10 +65,10 @@ void train(const examples::TrainingOptions& options) {
 
 int main(int argc, char** argv) {
   examples::TrainingOptions options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains on workers that have different numbers of batches.\n"
       "Example: ddprun --standalone --nproc-per-node=2 uneven_inputs",
       "uneven_inputs");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] { train(options); });
+  options.add_to(line);
+  return line.run(argc, argv, [&] { train(options); });
 }

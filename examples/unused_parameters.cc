@@ -77,12 +77,12 @@ void train(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  examples::CommandLine line(
       "Trains a net of which each step uses only a part.\n"
       "Example: ddprun --standalone --nproc-per-node=2 unused_parameters",
       "unused_parameters");
-  options.add_to(app);
-  app.add_flag("--without", options.without,
-               "without find_unused_parameters: shows the error, and ends with exit code 1");
-  return examples::run(app, argc, argv, [&] { train(options); });
+  options.add_to(line);
+  line.add_flag("--without", options.without,
+                "without find_unused_parameters: shows the error, and ends with exit code 1");
+  return line.run(argc, argv, [&] { train(options); });
 }

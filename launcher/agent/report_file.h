@@ -36,6 +36,8 @@ class ReportFile {
   // Writes the whole file, for a job that runs or has ended. The error names the file.
   Result<void> write_running() const;
   Result<void> end(const JobOutcome& outcome) const;
+  // Writes this text, which the same job has written on another host.
+  Result<void> write(const std::string& text) const;
 
   const std::string& path() const { return path_; }
 
@@ -46,7 +48,6 @@ class ReportFile {
   bool is_anothers(bool rank_0_is_lost) const;
 
  private:
-  Result<void> write(const std::string& text) const;
   std::string text(const JobOutcome* outcome) const;
 
   std::string path_;

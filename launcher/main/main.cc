@@ -137,6 +137,10 @@ int start_over_ssh(const CommandLine& line) {
     }
     return (is_error ? "ddprun: error: " : "ddprun: ") + text + "\n";
   };
+  if (!options.report_file.empty())
+    job->keep_report = [&options](const std::string& report) {
+      return report_of(options).write(report);
+    };
   unsetenv(kKeyVariable);  // it has no effect here, and ssh might pass it on
   const Result<int> code = run_head(*job);
   return code ? *code : fail(code.error(), ExitCode::kCannotStart);
@@ -158,8 +162,10 @@ Result<NodeAgent> prepare_node(NodeJob job) {
   const Duration grace = config->options.grace.value_or(config->default_grace);
   // Without a shell, nothing waits for the guardian to stop. It must end all if the far end is
   // killed.
+  std::string report_file = config->options.report_file;
   return NodeAgent{
-      [config = std::move(*config)]() mutable { return run_job(std::move(config), false); }, grace};
+      [config = std::move(*config)]() mutable { return run_job(std::move(config), false); }, grace,
+      std::move(report_file)};
 }
 
 // Starts a ddprun with these arguments on each node of the scheduler's job, and waits for them.

@@ -98,8 +98,11 @@ Result<void> check(const CommandLine& line, int nodes) {
         .within(place_of(*given(line, "rdzv-backend")));
   if (const OptionSetting* setting = given(line, "nnodes");
       setting && options.nodes != NodeRange{nodes, nodes}) {
+    const char* remedy = options.nodes.min == options.nodes.max
+                             ? "leave --nnodes out"
+                             : "for an elastic job start ddprun on each host, with --rdzv-endpoint";
     return invalid_value(setting->texts.back(),
-                         concat("--hosts names ", counted(nodes, "host"), "; leave --nnodes out"))
+                         concat("--hosts names ", counted(nodes, "host"), "; ", remedy))
         .within(place_of(*setting));
   }
   // Each far end checks its options. What is wrong for all of them is said once, and at once.

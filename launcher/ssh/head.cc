@@ -490,7 +490,20 @@ class HeadProcess {
     if (!session.has_greeted) session.last_line.clear();  // what ssh said while it connected
     session.has_greeted = true;
     session.is_ready = session.is_ready || std::holds_alternative<Ready>(*event);
+    if (const auto* ended = std::get_if<AgentEnded>(&*event); ended && host == 0)
+      keep_report(ended->report);
     step(*event);
+  }
+
+  void keep_report(const std::string& report) {
+    if (!job_.keep_report) return;
+    const Result<void> kept = !report.empty()
+                                  ? job_.keep_report(report)
+                                  : Error{.kind = ErrorKind::kResource,
+                                          .doing = "--report-file",
+                                          .cause = concat("host ", job_.options.hosts.front(),
+                                                          " sent no report; it may have the file")};
+    if (!kept) act(Report{true, kept.error().message()});
   }
 
   void take_err(std::size_t i, std::string_view lines) {

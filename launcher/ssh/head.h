@@ -24,6 +24,8 @@ struct HeadJob {
   std::vector<int> signals;                         // that end the job
   bool shows_ssh = false;  // --verbose: prints what ssh says before the agents start
   bool is_quiet = false;
+  // Keeps the report of the job, which node 0 has sent. Empty: no report is wanted here.
+  std::function<Result<void>(const std::string& report)> keep_report;
   // Formats a line of this ddprun itself, with its newline.
   std::function<std::string(bool is_error, const std::string& text)> line_of;
 };

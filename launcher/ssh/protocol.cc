@@ -19,7 +19,7 @@ Error no_plan(std::string cause) {
 }
 
 // Returns a text of the far end without characters that a terminal would obey.
-std::string text_of(const json& value) { return in_one_line(value.get<std::string>()); }
+std::string plain_text_of(const json& value) { return in_one_line(value.get<std::string>()); }
 
 Duration duration_of(const json& value) {
   constexpr std::int64_t kMost = 1'000'000'000'000;  // 30 years
@@ -98,6 +98,7 @@ std::string control_line(std::string_view mark, const HeadEvent& event) {
     text["refused"] = {refused->why, refused->exit_code};
   } else if (const auto* ended = std::get_if<AgentEnded>(&event)) {
     text["ended"] = ended->exit_code;
+    if (!ended->report.empty()) text["report"] = ended->report;
   }
   // Bytes that are not UTF-8, of paths in errors, become U+FFFD.
   return concat(mark, " ", text.dump(-1, ' ', true, json::error_handler_t::replace), "\n");
@@ -108,17 +109,19 @@ std::optional<HeadEvent> parse_control(int host, std::string_view text) {
   try {
     if (event.contains("greeted")) {
       const json& greeted = event.at("greeted");
-      return Greeted{host, text_of(greeted.at(0)), text_of(greeted.at(1)), text_of(greeted.at(2))};
+      return Greeted{host, plain_text_of(greeted.at(0)), plain_text_of(greeted.at(1)),
+                     plain_text_of(greeted.at(2))};
     }
     if (event.contains("ready")) {
       const json& ready = event.at("ready");
-      return Ready{host, text_of(ready.at(0)), duration_of(ready.at(1))};
+      return Ready{host, plain_text_of(ready.at(0)), duration_of(ready.at(1))};
     }
     if (event.contains("refused")) {
       const json& refused = event.at("refused");
-      return PlanRefused{host, text_of(refused.at(0)), exit_code_of(refused.at(1))};
+      return PlanRefused{host, plain_text_of(refused.at(0)), exit_code_of(refused.at(1))};
     }
-    if (event.contains("ended")) return AgentEnded{host, exit_code_of(event.at("ended"))};
+    if (event.contains("ended"))
+      return AgentEnded{host, exit_code_of(event.at("ended")), event.value("report", "")};
   } catch (const json::exception&) {
   }
   return std::nullopt;

@@ -25,6 +25,7 @@
 #include "base/random_id.h"
 #include "base/read_all.h"
 #include "base/signal_names.h"
+#include "base/small_file.h"
 #include "base/split.h"
 #include "base/version.h"
 #include "base/wait_status.h"
@@ -41,6 +42,7 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kResolveTimeout = std::chrono::seconds(20);
+constexpr std::size_t kMostReportBytes = 128 << 10;  // each may become 6 bytes of the line
 constexpr Duration kAfterGrace = std::chrono::seconds(10);
 
 // Tells the head an event. A head that is gone needs none.
@@ -176,6 +178,14 @@ Result<Prepared> prepare_node(const NodePlan& plan) {
   return prepared;
 }
 
+// Returns the report of the job, for the head. Empty: this is not node 0, or there is none, or it
+// is too long for a line of the head.
+std::string report_of(const NodePlan& plan, const NodeAgent& node) {
+  if (plan.node_rank != 0 || node.report_file.empty()) return "";
+  std::string report = text_of(node.report_file);
+  return report.size() <= kMostReportBytes ? report : "";
+}
+
 struct AgentEnd {
   int exit_code = 0;
   bool has_head = false;  // the head is there to hear of it
@@ -272,7 +282,7 @@ int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   node->run = nullptr;  // closes what only the agent needs
   const AgentEnd end = watch(agent, signals->get(), node->grace);
   // A head that is gone does not read its pipe. A write could block.
-  if (end.has_head) tell(plan.mark, AgentEnded{0, end.exit_code});
+  if (end.has_head) tell(plan.mark, AgentEnded{0, end.exit_code, report_of(plan, *node)});
   return end.exit_code;
 }
 

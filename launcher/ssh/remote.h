@@ -26,6 +26,7 @@ struct NodeJob {
 struct NodeAgent {
   std::function<int()> run;  // returns its exit code
   Duration grace{};          // what it allows its workers to end
+  std::string report_file;   // empty: none
 };
 
 // Runs the far end and returns its exit code, which is the agent's. prepare: checks the arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, Callable
 
 from ddprun._progress import long_wait
 from ddprun._save import announce_checkpoint, announcements_matter, save_requested
@@ -39,3 +40,20 @@ def announce_on_rank_0(step: int, is_rank_0: bool) -> None:
             distributed.barrier()
     if is_rank_0:
         announce_checkpoint(step)
+
+
+def made_when_used(module: str, name: str, own: type,
+                   find_bases: Callable[[], list[type]]) -> Callable[[str], Any]:
+    """Returns the ``__getattr__`` of a module whose class `name` has bases of another package.
+
+    It makes the class from `own` and these bases when a program uses it.
+    """
+
+    def get(wanted: str) -> Any:
+        if wanted != name:
+            raise AttributeError(f"module '{module}' has no attribute '{wanted}'")
+        made = type(name, (own, *find_bases()), {"__doc__": own.__doc__, "__module__": module})
+        setattr(sys.modules[module], name, made)
+        return made
+
+    return get

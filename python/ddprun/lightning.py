@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from ddprun._callback import SaveRequests, announce_on_rank_0
+from ddprun._callback import SaveRequests, announce_on_rank_0, made_when_used
 from ddprun._environment import of_ddprun
 from ddprun._progress import report_activity, report_progress
 from ddprun._save import listen_for_save_requests
@@ -101,11 +101,9 @@ if TYPE_CHECKING:
         __doc__ = _Progress.__doc__
 
 
-def __getattr__(name: str) -> Any:
-    """Makes the class when it is used, with the callbacks of all packages that are there."""
-    if name != "ProgressCallback":
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    bases = []
+def _bases() -> list[type]:
+    """Returns the callbacks of all packages that are there."""
+    bases: list[type] = []
     # A program that has imported one of them uses that one.
     for package in [one for one in _PACKAGES if one in sys.modules] or _PACKAGES:
         try:
@@ -116,6 +114,7 @@ def __getattr__(name: str) -> Any:
     if not bases:
         raise ModuleNotFoundError("ddprun.lightning needs lightning or pytorch_lightning (pip "
                                   "install lightning)")
-    made = type(name, (_Progress, *bases), {"__doc__": _Progress.__doc__, "__module__": __name__})
-    globals()[name] = made
-    return made
+    return bases
+
+
+__getattr__ = made_when_used(__name__, "ProgressCallback", _Progress, _bases)

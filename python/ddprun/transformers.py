@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ddprun._callback import SaveRequests, announce_on_rank_0
+from ddprun._callback import SaveRequests, announce_on_rank_0, made_when_used
 from ddprun._progress import report_activity, report_progress
 from ddprun._save import listen_for_save_requests
 
@@ -94,12 +94,10 @@ if TYPE_CHECKING:
         __doc__ = _Progress.__doc__
 
 
-def __getattr__(name: str) -> Any:
-    """Makes the class when it is used."""
-    if name != "ProgressCallback":
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+def _bases() -> list[type]:
     from transformers import TrainerCallback as Base
 
-    made = type(name, (_Progress, Base), {"__doc__": _Progress.__doc__, "__module__": __name__})
-    globals()[name] = made
-    return made
+    return [Base]
+
+
+__getattr__ = made_when_used(__name__, "ProgressCallback", _Progress, _bases)

@@ -88,9 +88,9 @@ class LocalLink final : public ServiceLink {
   std::string instance_;
 };
 
-// LookUpDesk: where the look-up thread delivers its result. That thread may outlive the link
+// LookUpReceiver: where the look-up thread delivers its result. That thread may outlive the link
 // and the io_context.
-struct LookUpDesk {
+struct LookUpReceiver {
   std::mutex mutex;
   asio::io_context* io = nullptr;  // null: the link does not wait for a result any more
 };
@@ -126,11 +126,11 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
         options_(std::move(options)),
         events_(std::move(events)),
         link_(options_.link, Rng(random_seed()), BootClock::now()),
-        desk_(std::make_shared<LookUpDesk>()),
+        receiver_(std::make_shared<LookUpReceiver>()),
         timer_(io) {
     DDPRUN_ASSERT(options_.next_ports.size() == options_.link.next_services.size(),
                   "each place has a port");
-    desk_->io = &io;
+    receiver_->io = &io;
     if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
@@ -316,10 +316,10 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (asking_) return;
     asking_ = true;
     options_.look_up(options_.address,
-                     [desk = desk_, weak = weak_from_this()](Result<Addresses> addresses) {
-                       const std::lock_guard lock(desk->mutex);
-                       if (!desk->io) return;
-                       asio::post(*desk->io, [weak, found = std::move(addresses)]() mutable {
+                     [receiver = receiver_, weak = weak_from_this()](Result<Addresses> addresses) {
+                       const std::lock_guard lock(receiver->mutex);
+                       if (!receiver->io) return;
+                       asio::post(*receiver->io, [weak, found = std::move(addresses)]() mutable {
                          if (const auto self = weak.lock()) self->answered(std::move(found));
                        });
                      });
@@ -342,8 +342,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   void nobody_waits() {
-    const std::lock_guard lock(desk_->mutex);
-    desk_->io = nullptr;
+    const std::lock_guard lock(receiver_->mutex);
+    receiver_->io = nullptr;
   }
 
   // Tries the endpoints one after another, beginning with the last. The result is kRefused
@@ -490,7 +490,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   RemoteLinkOptions options_;
   ServiceLinkEvents events_;
   AgentLink link_;
-  std::shared_ptr<LookUpDesk> desk_;
+  std::shared_ptr<LookUpReceiver> receiver_;
   std::vector<tcp::endpoint> endpoints_;  // of the last successful look-up
   bool asking_ = false;                   // a name look-up is running
   bool awaits_address_ = false;           // the link cannot continue without its result

@@ -25,16 +25,16 @@ struct Options : examples::TrainingOptions {
   double stop_accuracy = 0.05;
   bool own_epoch = false;
 
-  void add_to(CLI::App& app) {
-    TrainingOptions::add_to(app);
-    app.add_option("--checkpoint-dir", checkpoint_dir)->required();
-    app.add_option("--checkpoint-every", checkpoint_every, "steps; 0: at the end of each epoch");
-    app.add_option("--loader-workers", loader_workers, "threads of the data loader");
-    app.add_option("--kill-step", kill_step, "rank 1 kills itself after it, in generation 0");
-    app.add_option("--stop-rank", stop_rank, "this rank leaves its loop over batches early");
-    app.add_option("--stop-epoch", stop_epoch, "first epoch in which --stop-rank may leave");
-    app.add_option("--stop-accuracy", stop_accuracy, "of a batch, above which --stop-rank leaves");
-    app.add_flag("--own-epoch", own_epoch, "counts epochs in a variable of its own");
+  void add_to(examples::CommandLine& line) {
+    TrainingOptions::add_to(line);
+    line.add_option("--checkpoint-dir", checkpoint_dir).required();
+    line.add_option("--checkpoint-every", checkpoint_every, "steps; 0: at the end of each epoch");
+    line.add_option("--loader-workers", loader_workers, "threads of the data loader");
+    line.add_option("--kill-step", kill_step, "rank 1 kills itself after it, in generation 0");
+    line.add_option("--stop-rank", stop_rank, "this rank leaves its loop over batches early");
+    line.add_option("--stop-epoch", stop_epoch, "first epoch in which --stop-rank may leave");
+    line.add_option("--stop-accuracy", stop_accuracy, "of a batch, above which --stop-rank leaves");
+    line.add_flag("--own-epoch", own_epoch, "counts epochs in a variable of its own");
   }
 };
 
@@ -138,7 +138,8 @@ void train(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Trains a small net on handwritten digits in a plain loop.", "plain_loop_worker");
-  options.add_to(app);
-  return examples::run(app, argc, argv, [&] { train(options); });
+  examples::CommandLine line("Trains a small net on handwritten digits in a plain loop.",
+                             "plain_loop_worker");
+  options.add_to(line);
+  return line.run(argc, argv, [&] { train(options); });
 }

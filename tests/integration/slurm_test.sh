@@ -14,16 +14,13 @@ source_dir=$1
 bin=$2
 count=${3:-0}
 
-skip() { echo "Skipped: $*"; exit 77; }
-[ "$(id -u)" -eq 0 ] || skip "a Slurm of our own needs root"
-[ -n "${DDPRUN_TESTBED:-}" ] || skip "DDPRUN_TESTBED does not name the testbed's folder"
-[ -x "$DDPRUN_TESTBED/slurm-cluster" ] ||
-  skip "there is no slurm-cluster in DDPRUN_TESTBED=$DDPRUN_TESTBED"
+# shellcheck source=tests/integration/testbed.sh
+source "$(dirname "$0")/testbed.sh"
+need_testbed slurm-cluster "a Slurm of our own needs"
 for tool in slurmctld slurmd munged; do
   command -v $tool >/dev/null || [ -x /usr/sbin/$tool ] ||
     skip "$tool is missing: apt-get install slurm-wlm munge"
 done
-PATH=$(cd "$DDPRUN_TESTBED" && pwd):$PATH
 
 work=$(mktemp -d /var/tmp/ddprun-slurm.XXXXXX)
 chmod 755 "$work"
@@ -42,23 +39,6 @@ export PET_MUNGE_SOCKET=$NC_STATE/local/munge.socket PET_REQUIRE_AUTH=1
 slurm-cluster up 2 || { echo "slurm-cluster did not come up"; exit 1; }
 cd "$work" || exit 1
 
-failures=0
-check() { # text, command...
-  local text=$1
-  shift
-  if "$@"; then echo "ok: $text"; else echo "FAILED: $text"; failures=$((failures + 1)); fi
-}
-# Waits until the log of the job matches the pattern.
-await() {
-  local i
-  for ((i = 0; i < 600; i++)); do
-    grep -qsE "$1" "$log" && return
-    sleep 0.1
-  done
-  echo "the log never said '$1'; it says:"
-  cat "$log"
-  return 1
-}
 submit() { # extra export variables, options of sbatch; sets job and log
   job=$(slurm-cluster run sbatch --parsable "${@:2}" \
     --export="ALL,DDPRUN_BIN=$bin,DATA=$source_dir/examples/data/digits,$1" \

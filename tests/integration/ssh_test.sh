@@ -14,15 +14,12 @@ kills=${DDPRUN_SSH_KILLS:-10}
 count=${DDPRUN_SSH_HOSTS:-4}
 ratio=${DDPRUN_SSH_RATIO:-}
 
-skip() { echo "Skipped: $*"; exit 77; }
-[ "$(id -u)" -eq 0 ] || skip "network namespaces need root"
-[ -n "${DDPRUN_TESTBED:-}" ] || skip "DDPRUN_TESTBED does not name the testbed's folder"
-[ -x "$DDPRUN_TESTBED/netns-cluster" ] ||
-  skip "there is no netns-cluster in DDPRUN_TESTBED=$DDPRUN_TESTBED"
+# shellcheck source=tests/integration/testbed.sh
+source "$(dirname "$0")/testbed.sh"
+need_testbed netns-cluster "network namespaces need"
 for tool in ssh ssh-keygen /usr/sbin/sshd ip; do
   command -v $tool >/dev/null || skip "$tool is missing: scripts/setup --tests"
 done
-PATH=$(cd "$DDPRUN_TESTBED" && pwd):$PATH
 
 work=$(mktemp -d /var/tmp/ddprun-ssh.XXXXXX)
 chmod 755 "$work"
@@ -79,25 +76,8 @@ cd "$work" || exit 1
 
 # --- helpers --------------------------------------------------------------------------------------
 
-failures=0
-check() { # text, command...
-  local text=$1
-  shift
-  if "$@"; then echo "ok: $text"; else echo "FAILED: $text"; failures=$((failures + 1)); fi
-}
 says() { grep -qE "$1" "$log"; }
 silent() { ! grep -qE "$1" "$log"; }
-# Waits until the log matches the pattern.
-await() {
-  local i
-  for ((i = 0; i < 600; i++)); do
-    grep -qsE "$1" "$log" && return
-    sleep 0.1
-  done
-  echo "the log never said '$1'; it says:"
-  cat "$log"
-  return 1
-}
 on_head() { exec ip netns exec "${NC_TAG}head" "$@"; }
 # Starts a head in the background; sets head, its pid, and log.
 start() { # name, options...
@@ -228,8 +208,10 @@ SCRIPT
   printf '%s\n' "# all" "$(node 0) slots=2  # the first" "" "root@$(node 1)" >hosts
   log=$work/log/whole
   (cd place && export B=here && on_head "$work/bin/ddprun" --ssh "ssh -F $work/keys/config" \
-    --hostfile ../hosts --env A='1 2' --env B --copy train.sh sh ./train.sh) >"$log" 2>&1
+    --hostfile ../hosts --env A='1 2' --env B --copy train.sh --report-file=report.json \
+    sh ./train.sh) >"$log" 2>&1
   check "it ends with 0" test $? -eq 0
+  check "its report is here" grep -q '"kind": "success"' place/report.json
   check "rank 0" says "rank 0 of 3 on $(node 0), local 0, A=1 2 B=here, in $work/place$"
   check "rank 1" says "rank 1 of 3 on $(node 0), local 1, A=1 2 B=here"
   check "rank 2" says "rank 2 of 3 on $(node 1), local 0, A=1 2 B=here"

@@ -4,6 +4,8 @@ and its package run alone.
 argv: the folder of the sources, a build folder (kept, so that the next build is quick), the
 C++ compiler, and more options of CMake (-DNAME=VALUE ...). With --auditwheel as the first word it
 asks auditwheel instead whether the wheel may have a manylinux tag, in an environment that it makes.
+With --pytorch it installs the wheel without PyTorch and beside several of its versions, one after
+the other (6 GB each), and prints a line for each: what the package and the backend do there.
 
 The wheel is installed and run under a root that has a Python and the libraries that Python and
 the programs are linked with, file by file. Nothing else is there: no compiler, no header, no
@@ -184,7 +186,50 @@ def main() -> None:
                                 "LANG": "C.UTF-8"}, timeout=900))
 
 
+PYTORCHS = ["2.2.2", "2.6.0", "2.11.0", "2.14.1"]  # all have wheels for Python 3.11
+# The test only prints what the backend does in older versions. In 2.2 it cannot form a group. In
+# 2.6 DistributedDataParallel waits forever.
+BACKEND_SINCE = (2, 11)
+
+
+def try_with_pytorch(python: pathlib.Path, version: str) -> None:
+    """version: of PyTorch, which is installed; empty: it is not."""
+    program = pathlib.Path(__file__).parent / "wheel_pytorch.py"
+    env = {"PATH": f"{python.parent}:/usr/bin:/bin", "PYTHONPATH": str(program.parent),
+           "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    said = run(python, program, "launch", env=env, timeout=300)
+    assert said == "[(0, 0), (1, 0)]\n", said
+    backend = ""
+    if version:
+        done = subprocess.run([python.parent / "ddprun", "--nproc-per-node=2", program, "backend"],
+                              env=env | {"PYTHON_EXEC": str(python)}, text=True, timeout=300,
+                              capture_output=True, check=False)
+        works = [part for part in ("collectives", "DistributedDataParallel")
+                 if done.stdout.count(part) == 2]
+        backend = f"; backend: {', '.join(works) or 'nothing'}"
+        if tuple(map(int, version.split(".")[:2])) >= BACKEND_SINCE:
+            assert done.returncode == 0 and len(works) == 2, done.stdout + done.stderr
+    print(f"torch {version or 'not installed'}: import, report_progress, launch{backend}",
+          flush=True)
+
+
+def try_all_pytorchs() -> None:
+    needs.module("scikit_build_core", ": scripts/setup --tests")
+    sources, folder, compiler, *definitions = sys.argv[2:]
+    with tempfile.TemporaryDirectory() as temporary:
+        wheel = build(pathlib.Path(sources), folder, compiler, definitions, pathlib.Path(temporary))
+        for version in ["", *PYTORCHS]:
+            with tempfile.TemporaryDirectory(dir=folder) as environment:
+                venv.create(environment, with_pip=True)
+                python = pathlib.Path(environment) / "bin/python"
+                packages = [f"torch=={version}", "numpy<2"] if version else []
+                run(python, "-m", "pip", "install", "--quiet", "--no-cache-dir", wheel, *packages)
+                try_with_pytorch(python, version)
+
+
 if sys.argv[1] == "--auditwheel":
     ask_auditwheel()
+elif sys.argv[1] == "--pytorch":
+    try_all_pytorchs()
 else:
     main()

@@ -1,9 +1,11 @@
-"""Tests the callbacks with the real Lightning and transformers, and launch with cloudpickle.
+"""Tests the callbacks with the real Lightning and transformers, launch with cloudpickle, and the
+backend "ddprun" with programs by others: each gives the same results as with gloo.
 
 argv[2]: a folder for a virtual environment, which is kept. It has the frameworks from the package
 index, and the PyTorch of this python.
 """
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +13,8 @@ import venv
 
 import frame
 
-PACKAGES = ["lightning>=2", "pytorch_lightning>=2", "transformers", "accelerate", "cloudpickle"]
+PACKAGES = ["lightning>=2", "pytorch_lightning>=2", "transformers", "accelerate", "cloudpickle",
+            "torchdata"]
 LIGHTNING = """
     import importlib, logging, os, sys, warnings
     warnings.simplefilter("ignore")
@@ -91,6 +94,147 @@ TRANSFORMERS = """
     trainer.train(resume_from_checkpoint=last)
     print(f"ended from {first} at {trainer.state.global_step}", flush=True)
 """
+
+# Forms the group before the program does. arguments: a script by others, and its own.
+WITH_BACKEND = """
+    import os, runpy, sys, warnings
+    warnings.simplefilter("ignore")
+    import torch.distributed as dist
+    import ddprun
+    dist.init_process_group(os.environ["BACKEND"])
+    import accelerate
+    accelerate.PartialState(cpu=True)
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+TRAINER = """
+    import os, hashlib, warnings
+    warnings.simplefilter("ignore")
+    import torch, transformers
+    import torch.distributed as dist
+    import ddprun
+
+    dist.init_process_group(os.environ["BACKEND"])
+    torch.manual_seed(1)
+    net = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    rows = torch.randint(32, (64, 16))
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    trainer = transformers.Trainer(
+        net, transformers.TrainingArguments(
+            "run", use_cpu=True, max_steps=10, per_device_train_batch_size=4, report_to=[],
+            disable_tqdm=True, logging_strategy="no", save_strategy="no"),
+        train_dataset=data, eval_dataset=data)
+    trainer.log = lambda *figures: None  # they have times
+    trainer.train()
+    loss = trainer.evaluate()["eval_loss"]
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters()))
+    print(dist.get_world_size(), "ranks, loss", loss, digest.hexdigest(), flush=True)
+"""
+FABRIC = """
+    import hashlib, os, warnings
+    warnings.simplefilter("ignore")
+    import torch
+    import ddprun
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies import DDPStrategy
+
+    backend = os.environ["BACKEND"]
+    fabric = Fabric(accelerator="cpu", devices=2,
+                    strategy=DDPStrategy(process_group_backend=backend))
+    fabric.launch()
+    assert torch.distributed.get_backend() == backend
+    fabric.seed_everything(1, verbose=False)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    net, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters()))
+    data = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=4)
+    for index, batch in enumerate(fabric.setup_dataloaders(data)):
+        with fabric.no_backward_sync(net, enabled=index % 2 == 0):
+            fabric.backward(net(batch).square().mean())
+        if index % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    here = torch.tensor([fabric.global_rank + 1.0])
+    rows = fabric.all_gather(here).tolist()
+    state = {"net": net, "optimizer": optimizer}
+    fabric.save("fabric.ckpt", state)
+    fabric.load("fabric.ckpt", state)
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters()))
+    print(fabric.all_reduce(here).item(), rows,
+          fabric.broadcast({"from": fabric.global_rank}, src=1), digest.hexdigest(), flush=True)
+"""
+STATEFUL = """
+    import os
+    import torch
+    import torch.distributed as dist
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+    import ddprun
+
+    dist.init_process_group(os.environ["BACKEND"])
+    def loader():
+        data = list(range(64))
+        return StatefulDataLoader(data, batch_size=4, num_workers=1,
+                                  sampler=StatefulDistributedSampler(data, seed=3))
+    def from_all(value):
+        every = [None] * dist.get_world_size()
+        dist.all_gather_object(every, value)
+        return every
+
+    whole = from_all([batch.tolist() for batch in loader()])
+    first = loader()
+    begun = iter(first)
+    before = [next(begun) for _ in range(3)]
+    second = loader()
+    second.load_state_dict(from_all(first.state_dict())[dist.get_rank()])
+    after = list(second)
+    assert from_all([batch.tolist() for batch in before + after]) == whole
+    total = torch.stack(after).sum()
+    dist.all_reduce(total)
+    print(f"went on after 3 of {len(before + after)} batches, sum {total}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+class Backend(frame.Test):
+    def same_with_both(self, text: str, *arguments: str) -> str:
+        """Runs the program on two ranks with gloo and with ddprun. Returns what both print."""
+        command = ["--nproc-per-node=2", "--log-dir=log", "--redirects=2", self.script(text),
+                   *arguments]  # warnings on stderr have times
+        library = str(frame.BIN.parent / "lib/libddprun_cpu.so")
+        said = [sorted(self.job(command, PYTHON_EXEC=PYTHON, BACKEND=backend,
+                                ACCELERATE_USE_CPU="true", DDPRUN_CPU_LIBRARY=library)
+                       .end().splitlines()) for backend in ("gloo", "ddprun")]
+        self.assertEqual(*said)
+        return "\n".join(said[0])
+
+    # Of accelerate's other scripts, test_ddp_comm_hook.py is for GPUs only, and
+    # test_distributed_data_loop.py hangs on CPUs with gloo.
+    def run_script(self, name: str, end: str) -> None:
+        [script] = environment.glob(
+            f"lib/python3*/site-packages/accelerate/test_utils/scripts/{name}.py")
+        self.assertIn(end, self.same_with_both(WITH_BACKEND, str(script)))
+
+    def test_the_operations_of_accelerate(self):
+        self.run_script("test_ops", "testing op_checker")
+
+    def test_the_script_of_accelerate(self):
+        self.run_script("test_script", "**Breakpoint trigger test**")
+
+    def test_accelerate_gathers_gradients_without_synchronization(self):
+        self.run_script("test_sync", "**Test Distributed `no_sync` context manager**")
+
+    def test_the_trainer_of_transformers(self):
+        said = self.same_with_both(TRAINER)
+        self.assertEqual(len(re.findall(r"2 ranks, loss \d\.\d+ [0-9a-f]{64}", said)), 2, said)
+
+    def test_lightning_fabric(self):
+        said = self.same_with_both(FABRIC)
+        self.assertEqual(said.count("1.5 [[1.0], [2.0]] {'from': 1} "), 2, said)
+
+    def test_the_stateful_data_loader_of_torchdata(self):
+        said = self.same_with_both(STATEFUL)
+        self.assertEqual(said.count("went on after 3 of 8 batches, sum "), 2, said)
 
 
 class Frameworks(frame.Test):

@@ -53,10 +53,11 @@ struct PlanRefused {
   std::string why;
   int exit_code = 0;
 };
-// The agent has ended.
+// The agent has ended. report: what node 0 wrote to --report-file; empty: nothing.
 struct AgentEnded {
   int host = 0;
   int exit_code = 0;
+  std::string report = {};
 };
 // The ssh of a host has ended. last_line: what it, or the far end, last wrote to stderr.
 struct SshEnded {

@@ -83,6 +83,8 @@ TEST(SshProtocol, PassesEventsUnchanged) {
   EXPECT_EQ(refused.why, "no \xef\xbf\xbd?");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_EQ(std::get<AgentEnded>(passed(AgentEnded{0, 255})).exit_code, 255);
+  EXPECT_EQ(std::get<AgentEnded>(passed(AgentEnded{0, 255})).report, "");
+  EXPECT_EQ(std::get<AgentEnded>(passed(AgentEnded{0, 1, "{\n\x1b\"}\n"})).report, "{\n\x1b\"}\n");
 }
 
 }  // namespace

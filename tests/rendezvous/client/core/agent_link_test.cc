@@ -627,6 +627,22 @@ TEST_F(AgentLinkOfAPlace, NoOtherProgramThereEndsTheSearch) {
   EXPECT_TRUE(link_->deadline());
 }
 
+TEST_F(AgentLinkOfAPlace, SaysOnceWhyItGoesOnWhenEveryServiceRefusesIt) {
+  const TimePoint begin = now_;
+  while (now_ < begin + seconds(30)) {
+    take(link_->connected(now_));
+    take(link_->received(Refused{"its key is another one"}, now_));  // n17:20812
+    refuse();
+    refuse();
+    EXPECT_EQ(delivered_.size(), now_ < begin + AgentLink::kQuietTime ? 0u : 1u);
+    next_try();
+  }
+  ASSERT_EQ(delivered_.size(), 1u);
+  EXPECT_EQ(std::get<Wait>(delivered_[0]).reason,
+            "no rendezvous service answers at n17:20812 to n17:20814 yet: n17:20812: it refused "
+            "this node: its key is another one");
+}
+
 TEST_F(AgentLinkOfAPlace, APeerThatSpeaksTheProtocolGetsTheUsualTime) {
   take(link_->connected(now_));
   EXPECT_EQ(link_->deadline(), now_ + AgentLink::kSeekTime);
