@@ -14,7 +14,7 @@
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/checkpoint/rank_state.h"
-#include "worker_lib/checkpoint/search.h"
+#include "worker_lib/checkpoint/restore.h"
 #include "worker_lib/checkpoint/state_snapshot.h"
 #include "worker_lib/context/save_request.h"
 #include "worker_lib/group/any_rank.h"
@@ -454,8 +454,10 @@ Restored CheckpointManager::restore(TrainingState& state) {
     expect_sound_names(state);
     const LongWait for_the_disk(impl_->group);
     Restored result;
-    const std::optional<LoadedCheckpoint> found =
-        find_common(impl_->group, impl_->directory, impl_->options.disk_timeout, result.skipped);
+    const std::optional<FoundCheckpoint> found = restore_newest(
+        impl_->group, impl_->directory, state, result,
+        {.extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse,
+         .timeout = impl_->options.disk_timeout});
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
     if (!found) {
@@ -466,13 +468,12 @@ Restored CheckpointManager::restore(TrainingState& state) {
     result.step = found->manifest.step;
     const int world_size = found->manifest.world_size;
     if (world_size != impl_->group.size())
-      result.remarks.push_back(concat(
-          result.file, " was saved by a world of ", world_size, ", this one has ",
-          impl_->group.size(),
-          ": the rest of the epoch is divided among the ranks of this one, and results are not "
-          "bit-identical to those of a training that was not resized"));
-    const ExtraNames extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
-    fill(state, {contents_of(*found), found->file}, impl_->group, extra, result.remarks);
+      result.remarks.insert(
+          result.remarks.begin(),
+          concat(result.file, " was saved by a world of ", world_size, ", this one has ",
+                 impl_->group.size(),
+                 ": the rest of the epoch is divided among the ranks of this one, and results are "
+                 "not bit-identical to those of a training that was not resized"));
     // The late checks are about passes that the restored state replaces.
     impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     const TrainingPosition position = position_of(state, result.step);

@@ -16,6 +16,7 @@
 #include "base/read_whole.h"
 #include "base/regular_file.h"
 #include "worker_lib/checkpoint/manifest_text.h"
+#include "worker_lib/checkpoint/piece_reader.h"
 #include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
@@ -69,6 +70,14 @@ Result<std::vector<char>> read_and_digest(const std::string& path, std::uint64_t
 }
 
 }  // namespace
+
+Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected) {
+  return corrupt(path, concat("it has ", bytes, " bytes, but its manifest has ", expected));
+}
+
+Error wrong_digest(const std::string& path) {
+  return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
+}
 
 Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape) {
   const Result<UniqueFd> fd = open_regular_file(path);
@@ -324,6 +333,29 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
   return result;
 }
 
+Result<void> CheckpointDirectory::check_sizes(const CheckpointManifest& manifest) const {
+  for (const WrittenFile& file : manifest.files) {
+    const std::string path = path_of(file.name);
+    const Result<UniqueFd> fd = open_regular_file(path);
+    if (!fd) return fd.error();
+    const Result<std::size_t> size = size_within(fd->get(), path, file.bytes);
+    if (!size) return size.error();
+    if (*size != file.bytes) return wrong_size(path, *size, file.bytes);
+  }
+  return {};
+}
+
+Result<void> CheckpointDirectory::verify(const CheckpointManifest& manifest) const {
+  if (const Result<void> checked = check_sizes(manifest); !checked) return checked;
+  std::vector<std::uint64_t> sizes;
+  for (const WrittenFile& file : manifest.files) sizes.push_back(file.bytes);
+  PieceReader reader(*this, manifest, in_pieces(reading_order(sizes, 1)[0], kPieceBytes));
+  while (reader.next()) {
+  }
+  if (reader.failure()) return *reader.failure();
+  return {};
+}
+
 Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest,
                                                          std::size_t index) const {
   const WrittenFile& file = manifest.files[index];
@@ -331,11 +363,8 @@ Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifes
   Sha256 digest;
   Result<std::vector<char>> bytes = read_and_digest(path, file.bytes, digest);
   if (!bytes) return bytes;
-  if (bytes->size() != file.bytes)
-    return corrupt(path,
-                   concat("it has ", bytes->size(), " bytes, but its manifest has ", file.bytes));
-  if (digest.hex() != file.sha256)
-    return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
+  if (bytes->size() != file.bytes) return wrong_size(path, bytes->size(), file.bytes);
+  if (digest.hex() != file.sha256) return wrong_digest(path);
   return bytes;
 }
 
