@@ -253,8 +253,7 @@ Result<void> CheckpointManager::Impl::announce_shards(CheckpointManifest manifes
                                                       const std::vector<json>& reports) try {
   for (std::size_t rank = 0; rank < reports.size(); ++rank)
     throw_reported(reports[rank].at("failure"), concat("rank ", rank, ": "));
-  for (const json& report : reports)
-    manifest.files.push_back({report.at("name"), report.at("bytes"), report.at("sha256")});
+  for (const json& report : reports) manifest.files.push_back(report.get<WrittenFile>());
   if (const auto done = directory.announce(std::move(manifest)); !done) return done.error();
   return {};
 } catch (...) {

@@ -44,10 +44,11 @@ void PieceReader::begin_read() {
 
 std::optional<Error> PieceReader::read(const FileRange& range, std::vector<char>& bytes) {
   const std::string path = path_of(range);
-  if (range.begin == 0) {
+  if (open_file_ != range.file) {
     Result<UniqueFd> fd = open_regular_file(path);
     if (!fd) return fd.error();
     fd_ = *std::move(fd);
+    open_file_ = range.file;
   }
   const auto size = static_cast<std::size_t>(range.bytes());
   if (bytes.size() < size) bytes.resize(size);
@@ -59,11 +60,20 @@ std::optional<Error> PieceReader::read(const FileRange& range, std::vector<char>
 }
 
 void PieceReader::digest(const FileRange& range, const char* data) {
-  if (range.begin == 0) digest_ = std::make_unique<Sha256>();
-  digest_->add(data, static_cast<std::size_t>(range.bytes()));
   const WrittenFile& file = manifest_.files[range.file];
-  if (range.end == file.bytes && digest_->hex() != file.sha256 && !digest_failure_)
-    digest_failure_ = wrong_digest(path_of(range));
+  const auto has_state = [&](std::uint64_t at) {
+    return file.chain_bytes > 0 && at % file.chain_bytes == 0;
+  };
+  if (range.begin == 0)
+    digest_ = std::make_unique<ChainedSha256>();
+  else if (has_state(range.begin))
+    digest_ = std::make_unique<ChainedSha256>(state_after(file, range.begin), range.begin);
+  digest_->add(data, static_cast<std::size_t>(range.bytes()));
+  const bool is_last = range.end == file.bytes;
+  if (!is_last && !has_state(range.end)) return;
+  const bool is_right =
+      is_last ? digest_->hex() == file.sha256 : digest_->state() == state_after(file, range.end);
+  if (!is_right && !digest_failure_) digest_failure_ = wrong_digest(path_of(range));
 }
 
 }  // namespace ddprun

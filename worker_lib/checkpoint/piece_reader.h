@@ -18,7 +18,7 @@
 #include "worker_lib/checkpoint/core/reading_order.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/util/background_task.h"
-#include "worker_lib/util/sha256.h"
+#include "worker_lib/util/chained_sha256.h"
 
 namespace ddprun {
 
@@ -26,8 +26,7 @@ inline constexpr std::uint64_t kPieceBytes = 4 << 20;  // enough for the disk's 
 
 class PieceReader {
  public:
-  // Pieces of a file must follow each other, from its first byte to its last. `directory` and
-  // `manifest` must outlive this.
+  // Pieces of reading_order(). `directory` and `manifest` must outlive this.
   PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
               std::vector<FileRange> pieces);
 
@@ -62,9 +61,10 @@ class PieceReader {
   const std::vector<FileRange> pieces_;
   std::size_t next_ = 0;
   std::array<Slot, 2> slots_;
-  UniqueFd fd_;                          // of the reading thread
-  std::unique_ptr<Sha256> digest_;       // of the digesting thread
-  std::optional<Error> digest_failure_;  // of the digesting thread
+  std::optional<std::size_t> open_file_;   // of the reading thread
+  UniqueFd fd_;                            // of the reading thread
+  std::unique_ptr<ChainedSha256> digest_;  // of the digesting thread
+  std::optional<Error> digest_failure_;    // of the digesting thread
   std::optional<Error> failure_;
   BackgroundTask digesting_{"ddprun-digest"};
   BackgroundTask reading_{"ddprun-read"};

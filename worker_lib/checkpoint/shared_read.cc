@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -22,17 +23,16 @@ constexpr std::uint64_t kGatheredBytes = 32 << 20;  // of all ranks together
 constexpr std::uint64_t kLeastPieceBytes = 16 << 10;
 constexpr std::uint64_t kFlagBytes = 8;  // after a piece: whether its reader has failed
 
+// Returns a power of 2, so that pieces end where a chain has states.
 std::uint64_t piece_bytes_for(int ranks) {
   const std::uint64_t most = kGatheredBytes / static_cast<std::uint64_t>(ranks);
-  return std::clamp(most / kLeastPieceBytes * kLeastPieceBytes, kLeastPieceBytes, kPieceBytes);
+  return std::clamp(std::bit_floor(most), kLeastPieceBytes, kPieceBytes);
 }
 
 std::vector<std::vector<FileRange>> pieces_by_rank(const CheckpointManifest& manifest, int ranks,
                                                    std::uint64_t piece_bytes) {
-  std::vector<std::uint64_t> sizes;
-  for (const WrittenFile& file : manifest.files) sizes.push_back(file.bytes);
   std::vector<std::vector<FileRange>> result;
-  for (const auto& ranges : reading_order(sizes, ranks))
+  for (const auto& ranges : reading_order(manifest.files, ranks))
     result.push_back(in_pieces(ranges, piece_bytes));
   return result;
 }

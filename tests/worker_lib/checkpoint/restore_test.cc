@@ -11,6 +11,7 @@
 #include "base/concat.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
 
@@ -80,6 +81,7 @@ class RestoreTest : public testing::Test {
  protected:
   const TemporaryDirectory directory_;
   CheckpointOptions options_{.directory = directory_.path(), .asynchronous = false};
+  CheckpointOptions reading_{.directory = directory_.path(), .read_only = true};
 
   std::string file(int step) const { return directory_ / concat("step-00000000000", step, ".pt"); }
 
@@ -87,8 +89,8 @@ class RestoreTest : public testing::Test {
   void save(const std::vector<int>& steps, std::int64_t mib) {
     ThreadWorld(1).run([&](ProcessGroup& group) {
       CheckpointManager manager(group, 0, options_);
-      Wide training(mib);
       for (const int step : steps) {
+        Wide training(mib);
         training.fill(step);
         manager.save(step, training.state);
       }
@@ -108,6 +110,44 @@ TEST_F(RestoreTest, DamageThatIsFoundWhileReadingLeadsToTheNextOlderOnAllRanks) 
     EXPECT_THAT(restored.skipped, ElementsAre(AllOf(HasSubstr("step 2: "), HasSubstr(file(2)),
                                                     HasSubstr("SHA-256"))));
     EXPECT_TRUE(training.is(1));
+  });
+}
+
+// The parts of a file are verified by different ranks.
+TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
+  save({1, 2}, 12);
+  const std::uintmax_t bytes = fs::file_size(file(2));
+  for (const std::uintmax_t at : {std::uintmax_t{100}, bytes / 4, bytes / 2, bytes - 1}) {
+    flip_a_bit(file(2), at);
+    ThreadWorld(3).run([&](ProcessGroup& group) {
+      Wide training(12);
+      const Restored restored = CheckpointManager(group, 0, reading_).restore(training.state);
+      EXPECT_EQ(restored.step, 1) << at;
+      EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr("SHA-256")));
+    });
+    flip_a_bit(file(2), at);
+  }
+  ThreadWorld(3).run([&](ProcessGroup& group) {
+    Wide training(12);
+    EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, 2);
+    EXPECT_TRUE(training.is(2));
+  });
+}
+
+// As an earlier version wrote it.
+TEST_F(RestoreTest, AFileWithoutAChainIsReadByOneRank) {
+  save({1, 2}, 12);
+  CheckpointDirectory directory(directory_.path());
+  CheckpointManifest manifest = directory.read_manifest(2)->manifest;
+  ASSERT_GT(manifest.files[0].chain_bytes, 0u);
+  manifest.files[0].chain_bytes = 0;
+  manifest.files[0].chain.clear();
+  fs::remove(directory_ / ".claim.json");
+  ASSERT_TRUE(directory.announce(manifest));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Wide training(12);
+    EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, 2);
+    EXPECT_TRUE(training.is(2));
   });
 }
 
@@ -197,12 +237,14 @@ TEST_F(RestoreTest, EachRankGetsWhatItHadStraightFromTheFile) {
   });
 }
 
-// Each of two ranks has a model of 128 MiB and gets a momentum of 128 MiB.
+// Each of two ranks has a model of 128 MiB and gets a momentum of 128 MiB. DDPRUN_RESTORE_MIB is
+// another size of each.
 TEST_F(RestoreTest, MemoryBeyondTheTensorsIsALittle) {
-  constexpr std::int64_t kMib = 128;
-  save({1, 2}, kMib);
+  const auto mib =
+      static_cast<std::int64_t>(testing_support::number_from("DDPRUN_RESTORE_MIB", 128));
+  save({1, 2}, mib);
   ThreadWorld(2).run([&](ProcessGroup& group) {
-    Wide training(kMib);
+    Wide training(mib);
     CheckpointManager manager(group, 0, options_);
     group.barrier();
     const std::int64_t before = memory_mib("VmRSS");
@@ -210,7 +252,7 @@ TEST_F(RestoreTest, MemoryBeyondTheTensorsIsALittle) {
     group.barrier();
     EXPECT_EQ(manager.restore(training.state).step, 2);
     group.barrier();
-    EXPECT_LE(memory_mib("VmHWM") - before, 2 * kMib + 2 * 64);
+    EXPECT_LE(memory_mib("VmHWM") - before, 2 * mib + 2 * 64);
   });
 }
 

@@ -1,7 +1,8 @@
 // Divides the bytes of a checkpoint's files among the ranks that read them: each byte is read by
 // one rank. All ranks compute the same order, so that each knows what the others have read.
 //
-// A file whose digest covers it as a whole is read by one rank from its beginning to its end.
+// A file with a chain (WrittenFile::chain) is divided between its states, so that each part can be
+// verified by itself. Another file is read by one rank from its beginning to its end.
 //
 // Pure; any thread.
 #pragma once
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "worker_lib/serialization/core/written_file.h"
 
 namespace ddprun {
 
@@ -24,8 +27,7 @@ struct FileRange {
 };
 
 // Returns the ranges of each rank, in the order in which it reads them. Ranks may have none.
-std::vector<std::vector<FileRange>> reading_order(std::span<const std::uint64_t> file_bytes,
-                                                  int ranks);
+std::vector<std::vector<FileRange>> reading_order(std::span<const WrittenFile> files, int ranks);
 
 // Returns the ranges in pieces of at most `most` bytes, which is more than 0. An empty range is one
 // empty piece, so that its file is looked at, too.

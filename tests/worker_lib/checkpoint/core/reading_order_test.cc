@@ -9,17 +9,31 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TEST(ReadingOrder, AFileIsReadByOneRankFromItsBeginning) {
-  const std::vector<std::uint64_t> bytes{10};
-  EXPECT_THAT(reading_order(bytes, 3),
+WrittenFile file_of(std::uint64_t bytes, std::uint64_t chain_bytes = 0) {
+  WrittenFile file{.bytes = bytes, .chain_bytes = chain_bytes};
+  file.chain.resize(chain_states(bytes, chain_bytes) * kChainDigits);
+  return file;
+}
+
+TEST(ReadingOrder, AFileWithoutAChainIsReadByOneRankFromItsBeginning) {
+  EXPECT_THAT(reading_order(std::vector{file_of(10)}, 3),
               ElementsAre(ElementsAre(FileRange{0, 0, 10}), IsEmpty(), IsEmpty()));
 }
 
 TEST(ReadingOrder, FilesGoToTheRankWithTheFewestBytesAndAreReadInOrder) {
-  const std::vector<std::uint64_t> bytes{4, 10, 5, 3};
-  EXPECT_THAT(reading_order(bytes, 2),
+  EXPECT_THAT(reading_order(std::vector{file_of(4), file_of(10), file_of(5), file_of(3)}, 2),
               ElementsAre(ElementsAre(FileRange{1, 0, 10}),
                           ElementsAre(FileRange{0, 0, 4}, FileRange{2, 0, 5}, FileRange{3, 0, 3})));
+}
+
+TEST(ReadingOrder, AFileWithAChainIsDividedBetweenItsStates) {
+  EXPECT_THAT(
+      reading_order(std::vector{file_of(650, 128)}, 4),
+      ElementsAre(ElementsAre(FileRange{0, 0, 256}), ElementsAre(FileRange{0, 256, 512}),
+                  ElementsAre(FileRange{0, 512, 640}), ElementsAre(FileRange{0, 640, 650})));
+  EXPECT_THAT(reading_order(std::vector{file_of(256, 128)}, 3),
+              ElementsAre(ElementsAre(FileRange{0, 0, 128}), ElementsAre(FileRange{0, 128, 256}),
+                          IsEmpty()));
 }
 
 TEST(ReadingOrder, PiecesFollowEachOtherAndAnEmptyFileIsOnePiece) {
