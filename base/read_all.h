@@ -1,4 +1,4 @@
-// read_all(): repeats read(2) until all bytes are read. Any thread.
+// read_all(), pread_all(): repeat read(2) and pread(2) until all bytes are read. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 
 namespace ddprun {
 
@@ -15,6 +16,19 @@ inline ssize_t read_all(int fd, char* bytes, std::size_t size) {
   std::size_t done = 0;
   while (done < size) {
     const ssize_t count = ::read(fd, bytes + done, size - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return -1;
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+// The same from a position; the descriptor's own position stays.
+inline ssize_t pread_all(int fd, char* bytes, std::size_t size, std::uint64_t at) {
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t count = ::pread(fd, bytes + done, size - done, static_cast<off_t>(at + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return -1;
     if (count == 0) break;

@@ -11,7 +11,15 @@
 // The table shows medians over the rounds. The directory must be on the disk to measure. On a
 // tmpfs the figures show only the time of the processor.
 //
-// Usage: checkpoint_cost [--directory DIR] [--rounds N] [--mib SIZES...]
+// With --keep the checkpoints stay, for a later run with --restore. That one may have several ranks
+// (ddprun --nproc-per-node N checkpoint_cost --restore). It measures these, in new processes and
+// with the file dropped from the page cache:
+//
+//   restore    CheckpointManager::restore() of the newest checkpoint, on the slowest rank
+//   floor      one rank reads the file, then each rank copies as many bytes with memcpy
+//   beyond     the most memory of a rank during restore() beyond the tensors that it fills
+//
+// Usage: checkpoint_cost [--directory DIR] [--rounds N] [--mib SIZES...] [--keep | --restore]
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -21,6 +29,7 @@
 #include <cstring>
 #include <ddprun/ddprun.hpp>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -35,22 +44,29 @@ struct Plan {
   std::string directory = std::filesystem::temp_directory_path() / "ddprun-checkpoint-cost";
   int rounds = 9;
   std::vector<std::int64_t> mib{10, 100, 400};
+  bool keep = false;
+  bool restore = false;
 };
+
+enum class HasTrained { kNo, kYes };
 
 // State: a training state of layers of 4 MiB, a usual size of large parameters.
 class State {
  public:
-  explicit State(std::int64_t bytes) {
+  explicit State(std::int64_t bytes, HasTrained has_trained = HasTrained::kYes) {
     constexpr std::int64_t kWidth = 1024;
     for (std::int64_t layers = bytes / 2 / (kWidth * kWidth * 4), i = 0; i < layers; ++i)
       net_->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
     optimizer_.emplace(net_->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    state_ = {.model = net_.ptr().get(), .optimizer = &*optimizer_, .has_position = false};
+    if (has_trained == HasTrained::kNo) return;
     for (torch::Tensor& parameter : net_->parameters())
       parameter.mutable_grad() = torch::ones_like(parameter);
     optimizer_->step();
-    state_ = {.model = net_.ptr().get(), .optimizer = &*optimizer_};
+    for (torch::Tensor& parameter : net_->parameters()) parameter.mutable_grad().reset();
   }
   const TrainingState& get() const { return state_; }
+  TrainingState& get() { return state_; }
 
  private:
   torch::nn::Sequential net_;
@@ -78,11 +94,79 @@ double write_ms(const std::string& path, const std::vector<char>& bytes) {
   return took;
 }
 
+// Returns a value of /proc/self/status in MiB.
+double memory_mib(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(key + ":")) return std::stod(line.substr(key.size() + 1)) / 1024;
+  give_up("find " + key + " in /proc/self/status");
+}
+
+void drop_from_cache(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED) != 0)
+    give_up("drop " + path + " from the page cache");
+}
+
+double read_ms(const std::string& path) {
+  const TimePoint start = BootClock::now();
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<char> piece(4 << 20);
+  ssize_t count = 1;
+  while (count > 0) count = ::read(file.get(), piece.data(), piece.size());
+  if (!file.valid() || count < 0) give_up("read " + path);
+  return ms_since(start);
+}
+
+// The copies of one rank, piece by piece, to memory that was used before.
+double copies_ms(std::size_t bytes) {
+  const std::vector<char> from(4 << 20, 'a');
+  std::vector<char> to(64 << 20, 'b');
+  const TimePoint start = BootClock::now();
+  for (std::size_t at = 0; at < bytes; at += from.size()) {
+    std::memcpy(to.data() + at % to.size(), from.data(), from.size());
+    asm volatile("" : : "r"(to.data()) : "memory");
+  }
+  return ms_since(start);
+}
+
+void measure_restore(const Plan& plan, Context& context, std::int64_t mib) {
+  ProcessGroup& group = context.group();
+  const std::size_t bytes = static_cast<std::size_t>(mib) << 20;
+  const std::string directory = plan.directory + "/" + std::to_string(mib);
+  std::string file;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    if (entry.path().extension() == ".pt") file = std::max(file, entry.path().string());
+  drop_from_cache(file);
+  group.barrier();
+  const double read = context.rank() == 0 ? read_ms(file) : 0;
+  group.barrier();
+  const double copied = copies_ms(bytes);
+  group.barrier();
+  drop_from_cache(file);
+  State state(static_cast<std::int64_t>(bytes), HasTrained::kNo);
+  CheckpointManager manager(context, {.directory = directory, .read_only = true});
+  group.barrier();
+  const double before = memory_mib("VmRSS");
+  std::ofstream("/proc/self/clear_refs") << 5;  // resets VmHWM
+  const TimePoint start = BootClock::now();
+  if (!manager.restore(state.get())) give_up("restore from " + directory);
+  // The momentum is new.
+  const double beyond = memory_mib("VmHWM") - before - static_cast<double>(mib) / 2;
+  torch::Tensor worst = torch::tensor({ms_since(start), beyond, read + copied});
+  group.all_reduce(worst, {.op = ReduceOp::kMax});
+  const auto result = [&](int i) { return worst[i].item<double>(); };
+  if (context.rank() != 0) return;
+  std::printf("%6lld %6d %10.1f %9.1f %8.2f %12.1f\n", static_cast<long long>(mib), group.size(),
+              result(0), result(2), result(0) / result(2), result(1));
+  std::fflush(stdout);
+}
+
 void measure(const Plan& plan, Context& context, std::int64_t mib) {
   const std::size_t bytes = static_cast<std::size_t>(mib) << 20;
   const State state(static_cast<std::int64_t>(bytes));
   const std::string directory = plan.directory + "/" + std::to_string(mib);
-  CheckpointManager manager(context, {.directory = directory, .keep_last = 1});
+  CheckpointManager manager(context, {.directory = directory, .keep_last = plan.keep ? 2 : 1});
   const std::vector<char> from(bytes, 'a');
   std::vector<char> to(bytes, 'b');
   std::vector<double> stall, total, copied, written;
@@ -115,16 +199,26 @@ int run(int argc, char** argv) {
   app.add_option("--rounds", plan.rounds)->check(CLI::PositiveNumber);
   app.add_option("--mib", plan.mib, "sizes of the state, multiples of 8")
       ->check(CLI::Range(8, 1 << 20));
+  app.add_flag("--keep", plan.keep, "leave the checkpoints there");
+  app.add_flag("--restore", plan.restore, "measure restore() of the checkpoints that are there");
   CLI11_PARSE(app, argc, argv);
-  if (std::filesystem::exists(plan.directory)) give_up(plan.directory + " exists");
+  if (!plan.restore && std::filesystem::exists(plan.directory)) give_up(plan.directory + " exists");
   torch::set_num_threads(1);
+  if (plan.restore) {
+    Context context = init();
+    if (context.rank() == 0)
+      std::printf("%6s %6s %10s %9s %8s %12s\n", "MiB", "ranks", "restore ms", "floor", "multiple",
+                  "beyond MiB");
+    for (const std::int64_t mib : plan.mib) measure_restore(plan, context, mib);
+    return 0;
+  }
   {
     Context context = init();
     std::printf("%6s %9s %9s %8s %9s %9s %8s\n", "MiB", "stall ms", "memcpy", "multiple",
                 "total ms", "write", "multiple");
     for (const std::int64_t mib : plan.mib) measure(plan, context, mib);
   }
-  std::filesystem::remove_all(plan.directory);
+  if (!plan.keep) std::filesystem::remove_all(plan.directory);
   return 0;
 }
 

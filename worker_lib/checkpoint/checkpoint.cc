@@ -14,7 +14,7 @@
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/checkpoint/rank_state.h"
-#include "worker_lib/checkpoint/search.h"
+#include "worker_lib/checkpoint/restore.h"
 #include "worker_lib/checkpoint/state_snapshot.h"
 #include "worker_lib/context/save_request.h"
 #include "worker_lib/group/any_rank.h"
@@ -253,8 +253,7 @@ Result<void> CheckpointManager::Impl::announce_shards(CheckpointManifest manifes
                                                       const std::vector<json>& reports) try {
   for (std::size_t rank = 0; rank < reports.size(); ++rank)
     throw_reported(reports[rank].at("failure"), concat("rank ", rank, ": "));
-  for (const json& report : reports)
-    manifest.files.push_back({report.at("name"), report.at("bytes"), report.at("sha256")});
+  for (const json& report : reports) manifest.files.push_back(report.get<WrittenFile>());
   if (const auto done = directory.announce(std::move(manifest)); !done) return done.error();
   return {};
 } catch (...) {
@@ -454,8 +453,10 @@ Restored CheckpointManager::restore(TrainingState& state) {
     expect_sound_names(state);
     const LongWait for_the_disk(impl_->group);
     Restored result;
-    const std::optional<LoadedCheckpoint> found =
-        find_common(impl_->group, impl_->directory, impl_->options.disk_timeout, result.skipped);
+    const std::optional<FoundCheckpoint> found = restore_newest(
+        impl_->group, impl_->directory, state, result,
+        {.extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse,
+         .timeout = impl_->options.disk_timeout});
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
     if (!found) {
@@ -466,13 +467,12 @@ Restored CheckpointManager::restore(TrainingState& state) {
     result.step = found->manifest.step;
     const int world_size = found->manifest.world_size;
     if (world_size != impl_->group.size())
-      result.remarks.push_back(concat(
-          result.file, " was saved by a world of ", world_size, ", this one has ",
-          impl_->group.size(),
-          ": the rest of the epoch is divided among the ranks of this one, and results are not "
-          "bit-identical to those of a training that was not resized"));
-    const ExtraNames extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
-    fill(state, {contents_of(*found), found->file}, impl_->group, extra, result.remarks);
+      result.remarks.insert(
+          result.remarks.begin(),
+          concat(result.file, " was saved by a world of ", world_size, ", this one has ",
+                 impl_->group.size(),
+                 ": the rest of the epoch is divided among the ranks of this one, and results are "
+                 "not bit-identical to those of a training that was not resized"));
     // The late checks are about passes that the restored state replaces.
     impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     const TrainingPosition position = position_of(state, result.step);

@@ -4,22 +4,28 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <limits>
 
 #include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/exit_codes.h"
+#include "base/read_all.h"
 #include "base/read_whole.h"
 #include "base/regular_file.h"
 #include "base/terminal_text.h"
 #include "base/version.h"
 #include "worker_lib/checkpoint/core/shards.h"
 #include "worker_lib/checkpoint/core/state_text.h"
+#include "worker_lib/checkpoint/file_outline.h"
 #include "worker_lib/checkpoint/io.h"
+#include "worker_lib/checkpoint/piece_reader.h"
 #include "worker_lib/serialization/core/archive_writer.h"
+#include "worker_lib/serialization/core/crc32.h"
 #include "worker_lib/serialization/core/state_archive.h"
 
 namespace ddprun {
@@ -147,31 +153,54 @@ ExitCode list(const std::string& path) {
   return outcome;
 }
 
-std::string contents(const std::string& path) {
-  const Result<UniqueFd> fd = open_regular_file(path);
-  Result<std::string> bytes =
-      fd ? read_whole<std::string>(fd->get(), path, std::numeric_limits<std::uint64_t>::max())
-         : Result<std::string>(fd.error());
-  if (!bytes) refuse_files(bytes.error().message());
-  return *std::move(bytes);
-}
-
-// A file of torch.save, or the shards that form one, and its contents. The bytes must not move.
+// A file of torch.save, or the shards that form one, and its contents without the bytes of its
+// tensors.
 struct Opened {
   std::string name;  // the first file's
   std::uint64_t bytes = 0;
-  std::vector<std::vector<char>> shards;  // bytes of each
-  std::string file;                       // bytes of the one file
-  MergedArchive merged;                   // crcs: for shards only
+  std::vector<FileOutline> outlines;
+  MergedArchive merged;  // crcs: for shards only
 };
 
-void open_file(const std::string& path, Opened& opened) {
-  opened.name = path;
-  opened.file = contents(path);
-  opened.bytes = opened.file.size();
-  Result<StateArchive> archive = read_state_archive(opened.file, RecordCrcs::kCheck);
-  if (!archive) throw Failed{ExitCode::kUnwell, path + ": " + archive.error().message()};
-  opened.merged.archive = *std::move(archive);
+// Calls `use` for each piece of a part of a file. Throws Failed.
+void read_pieces(const std::string& path, std::uint64_t at, std::uint64_t bytes,
+                 const std::function<void(std::string_view)>& use) {
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd) refuse_files(fd.error().message());
+  std::vector<char> piece(static_cast<std::size_t>(std::min(bytes, kPieceBytes)));
+  for (const std::uint64_t end = at + bytes; at < end; at += piece.size()) {
+    piece.resize(static_cast<std::size_t>(std::min(end - at, kPieceBytes)));
+    const ssize_t count = pread_all(fd->get(), piece.data(), piece.size(), at);
+    if (count < 0) refuse_files(system_error("read " + path, errno).message());
+    if (static_cast<std::size_t>(count) < piece.size()) refuse_files(path + " became shorter");
+    use({piece.data(), piece.size()});
+  }
+}
+
+// Returns whether the bytes are in the file of the outline, and not in memory.
+bool is_in(const FileOutline& outline, std::string_view bytes) {
+  return !std::less<>()(bytes.data(), outline.begin()) &&
+         std::less<>()(bytes.data(), outline.begin() + outline.bytes());
+}
+
+// Opens a file of torch.save. Compares every record with its CRC.
+FileOutline open_file(const std::string& path) {
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd) refuse_files(fd.error().message());
+  const Result<std::size_t> bytes =
+      size_within(fd->get(), path, std::numeric_limits<std::uint64_t>::max());
+  if (!bytes) refuse_files(bytes.error().message());
+  Result<FileOutline> outline = FileOutline::read(path, *bytes);
+  if (!outline) refuse_damaged(path, outline.error());
+  for (const ZipRecord& record : outline->archive().records) {
+    std::uint32_t crc = 0;
+    read_pieces(path, outline->position_of(record.bytes), record.bytes.size(),
+                [&](std::string_view piece) { crc = crc32(piece, crc); });
+    if (crc != record.crc)
+      throw Failed{ExitCode::kUnwell, concat(path, ": the bytes of record '", record.name,
+                                             "' do not match its CRC: it is damaged")};
+  }
+  return *std::move(outline);
 }
 
 // Opens a checkpoint. Compares every byte with its SHA-256.
@@ -179,15 +208,14 @@ void open_checkpoint(const CheckpointDirectory& directory, const CheckpointManif
                      Opened& opened) {
   opened.name = directory.path_of(manifest.files.front().name);
   opened.bytes = bytes_of(manifest);
+  if (const Result<void> whole = directory.verify(manifest); !whole)
+    refuse_damaged(directory.path(), whole.error());
   std::vector<StateArchive> archives;
-  Result<std::vector<std::vector<char>>> shards = directory.read_files(manifest);
-  if (!shards) refuse_damaged(directory.path(), shards.error());
-  opened.shards = *std::move(shards);
-  for (const std::vector<char>& shard : opened.shards) {
-    Result<StateArchive> archive =
-        read_state_archive({shard.data(), shard.size()}, RecordCrcs::kTrust);
-    if (!archive) refuse_damaged(opened.name, archive.error());
-    archives.push_back(*std::move(archive));
+  for (const WrittenFile& file : manifest.files) {
+    Result<FileOutline> outline = FileOutline::read(directory.path_of(file.name), file.bytes);
+    if (!outline) refuse_damaged(opened.name, outline.error());
+    opened.outlines.push_back(*std::move(outline));
+    archives.push_back(opened.outlines.back().archive());
   }
   if (!is_sharded(manifest)) {
     opened.merged.archive = std::move(archives.front());
@@ -213,7 +241,13 @@ CheckpointManifest find_checkpoint(const CheckpointDirectory& directory,
 }
 
 void open_any(const std::string& path, Opened& opened) {
-  if (!fs::is_directory(path)) return open_file(path, opened);
+  if (!fs::is_directory(path)) {
+    opened.name = path;
+    opened.outlines.push_back(open_file(path));
+    opened.bytes = opened.outlines[0].bytes();
+    opened.merged.archive = opened.outlines[0].archive();
+    return;
+  }
   const CheckpointDirectory directory(path);
   open_checkpoint(directory, find_checkpoint(directory, std::nullopt), opened);
 }
@@ -221,7 +255,7 @@ void open_any(const std::string& path, Opened& opened) {
 ExitCode show(const std::string& path, bool all) {
   Opened opened;
   open_any(path, opened);
-  print(opened.name, opened.shards.size() > 1 ? " and its other shards" : "", ": ",
+  print(opened.name, opened.outlines.size() > 1 ? " and its other shards" : "", ": ",
         size_text(opened.bytes));
   for (const std::string& line : to_lines(opened.merged.archive.tree, all ? 0 : kShown))
     print(line);
@@ -235,12 +269,28 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
   Opened opened;
   open_checkpoint(directory, manifest, opened);
   AtomicFile file(out);
-  const auto write = [&](const void* data, std::size_t bytes) { file.write(data, bytes); };
+  const auto copy = [&](std::size_t i, std::uint64_t at, std::uint64_t bytes) {
+    read_pieces(directory.path_of(manifest.files[i].name), at, bytes,
+                [&](std::string_view piece) { file.write(piece.data(), piece.size()); });
+  };
+  // The bytes of tensors are not in memory, but in the file of their outline.
+  std::optional<Failed> failed;
+  const auto write = [&](const void* data, std::size_t bytes) {
+    const std::string_view view(static_cast<const char*>(data), bytes);
+    for (std::size_t i = 0; i < opened.outlines.size() && !failed; ++i)
+      if (is_in(opened.outlines[i], view)) try {
+          return copy(i, opened.outlines[i].position_of(view), bytes);
+        } catch (const Failed& thrown) {
+          failed = thrown;
+        }
+    if (!failed) file.write(data, bytes);
+  };
   if (!is_sharded(manifest))
-    write(opened.shards[0].data(), opened.shards[0].size());
+    copy(0, 0, manifest.files[0].bytes);
   else if (const auto done = write_state_archive(opened.merged.archive, opened.merged.crcs, write);
            !done)
     refuse_damaged(opened.name, done.error());
+  if (failed) throw *failed;
   const Result<WrittenFile> written = file.commit();
   const std::string parent = fs::absolute(out).parent_path();
   const Result<void> flushed = written ? flush_directory(parent) : Result<void>(written.error());
@@ -249,15 +299,14 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
   return ExitCode::kSuccess;
 }
 
-ExitCode verify_file(const std::string& path) {
-  const std::string bytes = contents(path);
-  const Result<StateArchive> archive = read_state_archive(bytes, RecordCrcs::kCheck);
-  if (!archive) {
-    print(path, ": damaged: ", archive.error().message());
-    return ExitCode::kUnwell;
-  }
-  print(path, ": whole (CRC of ", archive->records.size(), " records)");
+ExitCode verify_file(const std::string& path) try {
+  const FileOutline outline = open_file(path);
+  print(path, ": whole (CRC of ", outline.archive().records.size(), " records)");
   return ExitCode::kSuccess;
+} catch (const Failed& failed) {
+  if (failed.code != ExitCode::kUnwell) throw;
+  print(path, ": damaged: ", failed.why.substr(path.size() + 2));
+  return failed.code;
 }
 
 ExitCode verify_directory(const std::string& path) {
@@ -270,10 +319,8 @@ ExitCode verify_directory(const std::string& path) {
     std::string wrong;
     if (!checkpoint)
       wrong = concat(word_for(checkpoint.error()), ": ", checkpoint.error().message());
-    else
-      for (std::size_t i = 0; i < checkpoint->manifest.files.size() && wrong.empty(); ++i)
-        if (const auto bytes = directory.read_data(checkpoint->manifest, i); !bytes)
-          wrong = "damaged: " + bytes.error().message();
+    else if (const Result<void> whole = directory.verify(checkpoint->manifest); !whole)
+      wrong = "damaged: " + whole.error().message();
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
     print("step ", step, ": ", wrong.empty() ? "whole (SHA-256)" : wrong);
   }

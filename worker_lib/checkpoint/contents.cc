@@ -302,18 +302,25 @@ void fill_named_tensors(TrainingState& state, const SavedValue& top, const RankV
     if (saved.sizes() != own.sizes() || saved.dtype() != own.dtype())
       top.refuse("the tensor '", name, "' is ", dtype_and_shape(saved), " in the file, ",
                  dtype_and_shape(own), " in this training");
-    own.copy_(saved);
+    copy_unless_same(own, saved);
   }
 }
 
+// Returns the sections of the named models, as this rank sees them.
+PickleDict named_models(const TrainingState& state, const SavedValue& top, const RankView& view) {
+  const SavedValue models = named_in(top, "models");
+  PickleDict result = make_string_dict();
+  for (const auto& [name, model] : state.models) add_named(result, name, models.at(name).dict());
+  return view.section("models", result);
+}
+
 void fill_named_parts(TrainingState& state, const SavedValue& top, const RankView& view) {
-  const SavedValue models = named_in(top, "models"), optimizers = named_in(top, "optimizers"),
+  const SavedValue optimizers = named_in(top, "optimizers"),
                    schedules = named_in(top, "lr_schedulers");
-  PickleDict of_models = make_string_dict(), of_optimizers = make_string_dict();
-  for (const auto& [name, model] : state.models) add_named(of_models, name, models.at(name).dict());
+  const PickleDict of_models = named_models(state, top, view);
+  PickleDict of_optimizers = make_string_dict();
   for (const auto& [name, optimizer] : state.optimizers)
     add_named(of_optimizers, name, optimizers.at(name).at("state").dict());
-  of_models = view.section("models", of_models);
   of_optimizers = view.section("optimizers", of_optimizers);
   for (const auto& [name, model] : state.models)
     load_module_state(*model, part_named(of_models, name),
@@ -377,6 +384,19 @@ void remark_on_batches(const TrainingState& state, const SavedValue& top,
 }
 
 }  // namespace
+
+void expect_loadable(const TrainingState& state, const SavedValue& top, const ProcessGroup& group,
+                     ExtraNames extra) {
+  std::vector<std::string> remarks;
+  expect_fitting(state, top, extra, remarks);
+  const RankView view(top, group.rank(), group.size());
+  if (state.model)
+    expect_module_state(*state.model, view.section("model", top.at("model").dict()), top.file);
+  const PickleDict of_models = named_models(state, top, view);
+  for (const auto& [name, model] : state.models)
+    expect_module_state(*model, part_named(of_models, name),
+                        concat(top.file, ", model '", name, "'"));
+}
 
 void fill(TrainingState& state, const SavedValue& top, const ProcessGroup& group, ExtraNames extra,
           std::vector<std::string>& remarks) {

@@ -55,6 +55,11 @@ PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
 // How to treat names in the file's lists that `state` does not have.
 enum class ExtraNames { kRefuse, kRemark };
 
+// Throws what fill() would throw for names, classes and shapes of models. Changes nothing, and
+// reads no tensor.
+void expect_loadable(const TrainingState& state, const SavedValue& top, const ProcessGroup& group,
+                     ExtraNames extra);
+
 // Fills `state` and this rank's generators from the contents of a file. remarks: differences
 // from the saved run. Throws kInvalidArgument for contents of another training, and kCorrupt if
 // an entry is missing. Names and classes are compared before anything is filled.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/concat.h"
@@ -16,6 +18,7 @@
 #include "base/read_whole.h"
 #include "base/regular_file.h"
 #include "worker_lib/checkpoint/manifest_text.h"
+#include "worker_lib/checkpoint/piece_reader.h"
 #include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
@@ -27,6 +30,8 @@ constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full spe
 // (kMaxManifestBytes). So no version writes a manifest that it, or a version with somewhat
 // smaller bounds, could not read.
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
+// In all files of a manifest: 4 MB.
+constexpr std::uint64_t kMostChainStates = std::uint64_t{1} << 16;
 constexpr JsonBounds kMaxManifest{.depth = 16, .values = std::size_t{4} << 20};
 
 Error corrupt(const std::string& path, std::string cause) {
@@ -69,6 +74,14 @@ Result<std::vector<char>> read_and_digest(const std::string& path, std::uint64_t
 }
 
 }  // namespace
+
+Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected) {
+  return corrupt(path, concat("it has ", bytes, " bytes, but its manifest has ", expected));
+}
+
+Error wrong_digest(const std::string& path) {
+  return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
+}
 
 Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape) {
   const Result<UniqueFd> fd = open_regular_file(path);
@@ -242,6 +255,8 @@ Result<void> CheckpointDirectory::set_aside_unread(std::int64_t step) {
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest manifest) {
   manifest.claim = own_.number;
+  for (WrittenFile& file : manifest.files)
+    thin_out_chain(file, kMostChainStates / manifest.files.size());
   const std::string name = manifest_name(manifest.step);
   const std::string text = encode_manifest(manifest);
   if (text.size() > kMaxManifestBytes) {
@@ -324,6 +339,37 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
   return result;
 }
 
+Result<void> CheckpointDirectory::check_sizes(const CheckpointManifest& manifest) const {
+  for (const WrittenFile& file : manifest.files) {
+    const std::string path = path_of(file.name);
+    const Result<UniqueFd> fd = open_regular_file(path);
+    if (!fd) return fd.error();
+    const Result<std::size_t> size = size_within(fd->get(), path, file.bytes);
+    if (!size) return size.error();
+    if (*size != file.bytes) return wrong_size(path, *size, file.bytes);
+  }
+  return {};
+}
+
+Result<void> CheckpointDirectory::verify(const CheckpointManifest& manifest) const {
+  if (const Result<void> checked = check_sizes(manifest); !checked) return checked;
+  // Each reader has threads of its own, so that all cores digest.
+  const int count = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 16);
+  std::vector<std::unique_ptr<PieceReader>> readers;
+  for (const std::vector<FileRange>& ranges : reading_order(manifest.files, count))
+    if (!ranges.empty())
+      readers.push_back(
+          std::make_unique<PieceReader>(*this, manifest, in_pieces(ranges, kPieceBytes)));
+  for (bool is_done = false; !is_done;) {
+    is_done = true;
+    for (const auto& reader : readers)
+      if (reader->next()) is_done = false;
+  }
+  for (const auto& reader : readers)
+    if (reader->failure()) return *reader->failure();
+  return {};
+}
+
 Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest,
                                                          std::size_t index) const {
   const WrittenFile& file = manifest.files[index];
@@ -331,11 +377,8 @@ Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifes
   Sha256 digest;
   Result<std::vector<char>> bytes = read_and_digest(path, file.bytes, digest);
   if (!bytes) return bytes;
-  if (bytes->size() != file.bytes)
-    return corrupt(path,
-                   concat("it has ", bytes->size(), " bytes, but its manifest has ", file.bytes));
-  if (digest.hex() != file.sha256)
-    return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
+  if (bytes->size() != file.bytes) return wrong_size(path, bytes->size(), file.bytes);
+  if (digest.hex() != file.sha256) return wrong_digest(path);
   return bytes;
 }
 

@@ -41,6 +41,10 @@ inline bool is_passed_over(const Error& error) {
          error.kind == ErrorKind::kStopped || is_beyond_reader(error);
 }
 
+// kCorrupt: a file that does not have the size or the SHA-256 of its manifest.
+Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected);
+Error wrong_digest(const std::string& path);
+
 // Reads a JSON file for a parser. The error is_beyond_reader() if it is larger than this program
 // reads, or exceeds `shape`. Otherwise fails as open_regular_file() and read_whole().
 Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape);
@@ -103,6 +107,12 @@ class CheckpointDirectory {
   // any more. kResource: it is larger or deeper than the reader's bounds. It may be complete and
   // must not be removed for that.
   Result<AnnouncedCheckpoint> read_manifest(std::int64_t step) const;
+
+  // Checks that the files are there and have their sizes; reads none of them. kCorrupt, kNotFound
+  // and kSystem name the file and its problem.
+  Result<void> check_sizes(const CheckpointManifest& manifest) const;
+  // Compares every byte of the files with their SHA-256, in little memory. Fails as check_sizes().
+  Result<void> verify(const CheckpointManifest& manifest) const;
 
   // Returns the bytes of a file of the manifest, after a check of its size and SHA-256.
   Result<std::vector<char>> read_data(const CheckpointManifest& manifest,

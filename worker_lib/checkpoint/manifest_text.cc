@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/concat.h"
+#include "worker_lib/util/chained_sha256.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -58,6 +59,22 @@ std::string text_in(const json& object, const char* key) {
   return found->get<std::string>();
 }
 
+WrittenFile file_of(const json& object) {
+  WrittenFile file{text_in(object, "name"), static_cast<std::uint64_t>(integer(object, "bytes")),
+                   text_in(object, "sha256")};
+  if (!object.contains("chain")) return file;
+  file.chain_bytes = static_cast<std::uint64_t>(integer(object, "chain_bytes", 1));
+  file.chain = text_in(object, "chain");
+  // Divided, because a product could be out of range.
+  bool fits = file.chain_bytes % ChainedSha256::kBlockBytes == 0 &&
+              file.chain.size() % kChainDigits == 0 &&
+              file.chain.size() / kChainDigits == chain_states(file.bytes, file.chain_bytes);
+  for (std::size_t at = 0; fits && at < file.chain.size(); at += kChainDigits)
+    fits = ChainedSha256::is_state(std::string_view(file.chain).substr(at, kChainDigits));
+  if (!fits) throw WrongField{concat("the 'chain' of '", file.name, "' does not fit its size")};
+  return file;
+}
+
 std::vector<WrittenFile> files_in(const json& document) {
   const auto files = document.find("files");
   if (files == document.end() || !files->is_array())
@@ -65,8 +82,7 @@ std::vector<WrittenFile> files_in(const json& document) {
   std::vector<WrittenFile> result;
   for (const json& file : *files) {
     if (!file.is_object()) throw WrongField{"an element of its 'files' is not an object"};
-    result.push_back({text_in(file, "name"), static_cast<std::uint64_t>(integer(file, "bytes")),
-                      text_in(file, "sha256")});
+    result.push_back(file_of(file));
   }
   return result;
 }
@@ -75,7 +91,12 @@ std::vector<WrittenFile> files_in(const json& document) {
 
 void to_json(json& object, const WrittenFile& file) {
   object = {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+  if (file.chain.empty()) return;
+  object["chain_bytes"] = file.chain_bytes;
+  object["chain"] = file.chain;
 }
+
+void from_json(const json& object, WrittenFile& file) { file = file_of(object); }
 
 // nlohmann::json sorts keys, so a manifest has exactly one text.
 std::string encode_manifest(const CheckpointManifest& manifest) {

@@ -11,8 +11,9 @@
 
 namespace ddprun {
 
-// Converts an element of the manifest's list of files.
+// Convert an element of the manifest's list of files. from_json() is for what to_json() has made.
 void to_json(nlohmann::json& object, const WrittenFile& file);
+void from_json(const nlohmann::json& object, WrittenFile& file);
 
 // Returns the one text that a manifest has.
 std::string encode_manifest(const CheckpointManifest& manifest);

@@ -1,12 +1,9 @@
 #include "worker_lib/checkpoint/search.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/concat.h"
-#include "worker_lib/checkpoint/core/shards.h"
 #include "worker_lib/group/any_rank.h"
-#include "worker_lib/serialization/checkpoint_state.h"
 
 namespace ddprun {
 namespace {
@@ -16,12 +13,10 @@ using nlohmann::json;
 // The result of one rank within a bound. A failure is not a damaged checkpoint: the disk or the
 // permissions are at fault, and a checkpoint that cannot be read now may be complete.
 struct Search {
-  std::optional<LoadedCheckpoint> found;
+  std::optional<FoundCheckpoint> found;
   std::vector<std::string> skipped;
   std::optional<DistError> failure;
 };
-
-std::string_view view_of(const std::vector<char>& bytes) { return {bytes.data(), bytes.size()}; }
 
 Search search(const CheckpointDirectory& directory, std::int64_t bound) {
   Search result;
@@ -33,34 +28,33 @@ Search search(const CheckpointDirectory& directory, std::int64_t bound) {
   for (const std::int64_t step : *steps) {
     if (step > bound) continue;
     const auto checkpoint = directory.read_manifest(step);
-    auto data = checkpoint ? directory.read_files(checkpoint->manifest)
-                           : Result<std::vector<std::vector<char>>>(checkpoint.error());
-    if (data) {
-      result.found = LoadedCheckpoint{checkpoint->manifest, checkpoint->identity,
-                                      directory.path_of(checkpoint->manifest.files.front().name),
-                                      *std::move(data)};
+    const auto whole =
+        checkpoint ? directory.check_sizes(checkpoint->manifest) : Result<void>(checkpoint.error());
+    if (whole) {
+      result.found = {checkpoint->manifest, checkpoint->identity,
+                      directory.path_of(checkpoint->manifest.files.front().name)};
       return result;
     }
-    if (!is_passed_over(data.error())) {
-      result.failure = to_dist_error(data.error());
+    if (!is_passed_over(whole.error())) {
+      result.failure = to_dist_error(whole.error());
       return result;
     }
-    result.skipped.push_back(concat("step ", step, ": ", data.error().message()));
+    result.skipped.push_back(concat("step ", step, ": ", whole.error().message()));
   }
   return result;
 }
 
 }  // namespace
 
-// In each round every rank reports its newest readable checkpoint, until all report the same
-// one. Each round lowers the bound, so there are at most as many rounds as checkpoints. The
-// result is empty only if no rank has any. Starting anew because one host lacks a mount would
-// cost the whole run, and at the next save its checkpoints, too.
-std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
-                                            const CheckpointDirectory& directory, Timeout timeout,
-                                            std::vector<std::string>& skipped) {
-  std::int64_t bound = std::numeric_limits<std::int64_t>::max();
-  std::string somebody_reads;
+// In each round every rank reports its newest checkpoint, until all report the same one. Each round
+// lowers the bound, so there are at most as many rounds as checkpoints. The result is empty only if
+// no rank has any. Starting anew because one host lacks a mount would cost the whole run, and at
+// the next save its checkpoints, too.
+std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
+                                           const CheckpointDirectory& directory, std::int64_t bound,
+                                           Timeout timeout, std::vector<std::string>& skipped) {
+  int somebody = -1;  // a rank that can read a checkpoint
+  std::string somebodys_file;
   for (;;) {
     Search own = search(directory, bound);
     const json reports =
@@ -74,20 +68,18 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       const json& report = reports[rank];
       throw_reported(report.at("failure"), concat(kRestoring, ": rank ", rank, ": "));
-      if (somebody_reads.empty() && report.at("step") >= 0)
-        somebody_reads = concat("rank ", rank, " can read ", report.at("file").get<std::string>());
+      if (somebodys_file.empty() && report.at("step") >= 0) {
+        somebody = static_cast<int>(rank);
+        somebodys_file = report.at("file");
+      }
       candidates.push_back({report.at("step"), report.at("identity")});
       // Ranks that share a directory report the same lines; each line is kept once.
       for (const std::string line : report.at("skipped"))
         if (std::ranges::find(skipped, line) == skipped.end()) skipped.push_back(line);
     }
     const RestoreRound round = agree_on_step(candidates);
-    if (round.done && round.step < 0 && !somebody_reads.empty())
-      refuse(concat(kRestoring, ": the ranks have no checkpoint in common: ", somebody_reads,
-                    ", rank ", round.rank, " has no equal one; is ", directory.path(),
-                    " one directory that all ranks see? (To start from the beginning, use an "
-                    "empty one.)"),
-             DistError::Kind::kSystem);
+    if (round.done && round.step < 0 && !somebodys_file.empty())
+      refuse_nothing_in_common(directory, somebody, somebodys_file, round.rank);
     if (round.done && round.step < 0) return std::nullopt;
     if (round.done) return std::move(own.found);
     skipped.push_back(concat(
@@ -98,18 +90,18 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
   }
 }
 
-// The SHA-256 of the manifest has verified the bytes.
-c10::IValue contents_of(const LoadedCheckpoint& checkpoint) {
-  const std::string& file = checkpoint.file;
-  if (!is_sharded(checkpoint.manifest))
-    return read_pickle(view_of(checkpoint.bytes[0]), file, RecordCrcs::kTrust);
-  std::vector<StateArchive> shards;
-  for (const std::vector<char>& bytes : checkpoint.bytes)
-    shards.push_back(open_state_archive(view_of(bytes), file, RecordCrcs::kTrust));
-  Result<MergedArchive> merged = merge_shards(shards);
-  if (!merged) throw to_dist_error(Error(merged.error()).within("read " + file));
-  ArchiveTensors tensors(merged->archive);
-  return to_ivalue(merged->archive, merged->archive.tree[merged->archive.tree.top], tensors, file);
+void refuse_nothing_in_common(const CheckpointDirectory& directory, int rank,
+                              const std::string& file, int other_rank) {
+  refuse(concat(kRestoring, ": the ranks have no checkpoint in common: rank ", rank, " can read ",
+                file, ", rank ", other_rank, " has no equal one; is ", directory.path(),
+                " one directory that all ranks see? (To start from the beginning, use an empty "
+                "one.)"),
+         DistError::Kind::kSystem);
+}
+
+bool is_found_by_all(ProcessGroup& group, const CheckpointDirectory& directory,
+                     std::int64_t bound) {
+  return !any_rank_requests(group, {!search(directory, bound).found})[0];
 }
 
 }  // namespace ddprun

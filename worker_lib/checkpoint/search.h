@@ -4,8 +4,7 @@
 // Free functions; the thread of the group's calls. Failures throw DistError.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,24 +16,27 @@ namespace ddprun {
 
 inline constexpr const char* kRestoring = "restore a checkpoint";
 
-// A checkpoint whose bytes are in memory and have been verified.
-struct LoadedCheckpoint {
+// A checkpoint whose manifest is complete, and whose files have their sizes. Their bytes have not
+// been read.
+struct FoundCheckpoint {
   CheckpointManifest manifest;
   std::string identity;
-  std::string file;                      // the first of its files
-  std::vector<std::vector<char>> bytes;  // of each file
+  std::string file;  // the first of its files
 };
 
-// Returns the checkpoint, the same on every rank; nullopt if no rank has any. Collective.
-// skipped: one line for each newer checkpoint that was skipped. Throws kSystem if a file cannot
-// be read for another reason than damage. Throws it also if the ranks have no checkpoint in
-// common. timeout: how long the ranks wait for each other's disks.
-std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
-                                            const CheckpointDirectory& directory, Timeout timeout,
-                                            std::vector<std::string>& skipped);
+// Returns the newest such checkpoint of a step up to `bound`, the same on every rank; nullopt if
+// no rank has any. Collective. skipped: one line for each newer checkpoint that was skipped. Throws
+// kSystem if a file cannot be read for another reason than damage. Throws it also if the ranks
+// have no checkpoint in common. timeout: how long the ranks wait for each other's disks.
+std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
+                                           const CheckpointDirectory& directory, std::int64_t bound,
+                                           Timeout timeout, std::vector<std::string>& skipped);
 
-// Returns the contents; of shards the merged contents. Throws kCorrupt or kUnsupported, with the
-// name of the file.
-c10::IValue contents_of(const LoadedCheckpoint& checkpoint);
+// Throws kSystem: a rank can read `file`, and `other_rank` has no equal one.
+[[noreturn]] void refuse_nothing_in_common(const CheckpointDirectory& directory, int rank,
+                                           const std::string& file, int other_rank);
+
+// Returns whether every rank sees such a checkpoint of a step up to `bound`. Collective.
+bool is_found_by_all(ProcessGroup& group, const CheckpointDirectory& directory, std::int64_t bound);
 
 }  // namespace ddprun

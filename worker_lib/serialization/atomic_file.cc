@@ -16,8 +16,9 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full speed
-constexpr std::size_t kAlignment = 4096;       // of memory, position and size of direct writes
+constexpr std::size_t kBufferBytes = 4 << 20;     // enough for the disk's full speed
+constexpr std::uint64_t kMostChainStates = 4096;  // 260 KB of a manifest
+constexpr std::size_t kAlignment = 4096;          // of memory, position and size of direct writes
 
 ssize_t write_file(int fd, const void* data, std::size_t bytes) {
   return file_calls().write(fd, data, bytes);
@@ -73,7 +74,10 @@ void AtomicFile::put_out() {
   }
   std::swap(filling_, leaving_);
   const std::string_view piece(leaving_.get(), std::exchange(filled_, 0));
-  digesting_.begin([this, piece] { digest_.add(piece.data(), piece.size()); });
+  digesting_.begin([this, piece] {
+    digest_.add(piece.data(), piece.size());
+    chain_ += digest_.state();
+  });
   writing_.begin([this, piece] {
     if (!put_out(piece)) disk_errno_ = errno;
   });
@@ -128,8 +132,16 @@ Result<WrittenFile> AtomicFile::commit() {
   if (!failure_ && file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   if (failure_) return *failure_;
   committed_ = true;
-  return WrittenFile{
+  WrittenFile written{
       .name = path_.substr(path_.rfind('/') + 1), .bytes = bytes_, .sha256 = digest_.hex()};
+  // There is none after the last byte, which the digest itself is for.
+  chain_.resize(static_cast<std::size_t>(chain_states(bytes_, kBufferBytes)) * kChainDigits);
+  if (!chain_.empty()) {
+    written.chain_bytes = kBufferBytes;
+    written.chain = std::move(chain_);
+    thin_out_chain(written, kMostChainStates);
+  }
+  return written;
 }
 
 }  // namespace ddprun

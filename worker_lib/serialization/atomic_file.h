@@ -20,7 +20,7 @@
 #include "base/unique_fd.h"
 #include "worker_lib/serialization/core/written_file.h"
 #include "worker_lib/util/background_task.h"
-#include "worker_lib/util/sha256.h"
+#include "worker_lib/util/chained_sha256.h"
 
 namespace ddprun {
 
@@ -36,7 +36,7 @@ class AtomicFile {
   void write(const void* data, std::size_t bytes);
 
   // Flushes, fsyncs and renames; the caller must fsync the directory. Returns the size and
-  // SHA-256 of the written data, with the file's name without its directory.
+  // digests of the written data, with the file's name without its directory.
   Result<WrittenFile> commit();
   // The first, slow half of commit(): everything except the rename.
   void put_on_disk();
@@ -60,7 +60,8 @@ class AtomicFile {
   UniqueFd fd_;
   std::size_t filled_ = 0;
   std::uint64_t bytes_ = 0;
-  Sha256 digest_;
+  ChainedSha256 digest_;  // the digesting thread's, like the next
+  std::string chain_;
   std::optional<Error> failure_;
   bool committed_ = false;
   // The disk's thread uses these between begin() and join().

@@ -173,6 +173,14 @@ void write_pickle(const c10::IValue& top, const WriteBytes& write) {
   zip.finish();
 }
 
+ArchiveTensors::ArchiveTensors(const StateArchive& archive)
+    : ArchiveTensors(archive, [](const std::string&, std::string_view bytes) {
+        const auto size = static_cast<std::int64_t>(bytes.size());
+        c10::Storage storage = torch::empty({size}, torch::kUInt8).storage();
+        if (!bytes.empty()) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
+        return storage;
+      }) {}
+
 torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
   const auto known = std::ranges::find(kDtypes, tensor.dtype.name, &DtypeName::name);
   if (known == kDtypes.end())
@@ -180,11 +188,8 @@ torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
            DistError::Kind::kUnsupported);
   const std::string_view bytes = archive_.storages.at(tensor.storage.key);
   c10::Storage& storage = storages_[tensor.storage.key];
-  if (!storage) {
-    storage = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8).storage();
-    if (!bytes.empty()) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
-  }
-  torch::Tensor result = torch::empty({0}, known->dtype);
+  if (!storage) storage = make_storage_(tensor.storage.key, bytes);
+  torch::Tensor result = torch::empty({0}, torch::dtype(known->dtype).device(storage.device()));
   result.set_(storage, tensor.offset, tensor.sizes, tensor.strides);
   const bool can_require = result.is_floating_point() || result.is_complex();
   return result.set_requires_grad(tensor.requires_grad && can_require);
@@ -356,9 +361,13 @@ std::string mismatches(const std::vector<std::pair<std::string, torch::Tensor>>&
 
 }  // namespace
 
-IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,
-                                  const std::string& doing, const std::string& whose) {
-  const auto own = tensors_of(module);
+namespace {
+
+using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+
+// Compares names, shapes and dtypes. Throws as copy_into_module().
+IncompatibleKeys compare(const NamedTensors& own, const StateDict& state, Strict strict,
+                         const std::string& doing, const std::string& whose) {
   IncompatibleKeys keys;
   std::set<std::string_view> own_names;
   for (const auto& [name, tensor] : own) {
@@ -373,16 +382,10 @@ IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& st
   if (strict == Strict::kYes && !keys.unexpected.empty())
     wrong += "; this model has no " + text_of(keys.unexpected);
   if (!wrong.empty()) refuse(doing + ": " + wrong.substr(2));
-  torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : own) {
-    torch::Tensor target = tensor;
-    if (const torch::Tensor* value = state.find(name)) target.copy_(*value);
-  }
   return keys;
 }
 
-void load_module_state(torch::nn::Module& module, const c10::IValue& state,
-                       const std::string& file) {
+StateDict state_dict_of(const c10::IValue& state, const std::string& file) {
   if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
   StateDict saved;
   for (const auto& entry : state.toGenericDict()) {
@@ -391,7 +394,40 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
     if (!entry.value().isTensor()) corrupt(file, "'", name, "' is not a tensor");
     saved.insert(name, entry.value().toTensor());
   }
-  copy_into_module(module, saved, Strict::kYes, "restore the model from " + file, "the file");
+  return saved;
+}
+
+}  // namespace
+
+IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,
+                                  const std::string& doing, const std::string& whose) {
+  const NamedTensors own = tensors_of(module);
+  IncompatibleKeys keys = compare(own, state, strict, doing, whose);
+  torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) {
+    torch::Tensor target = tensor;
+    if (const torch::Tensor* value = state.find(name)) copy_unless_same(target, *value);
+  }
+  return keys;
+}
+
+void copy_unless_same(torch::Tensor& target, const torch::Tensor& value) {
+  if (target.numel() > 0 && target.device() == value.device() &&
+      target.const_data_ptr() == value.const_data_ptr() && target.strides() == value.strides())
+    return;
+  target.copy_(value);
+}
+
+void expect_module_state(const torch::nn::Module& module, const c10::IValue& state,
+                         const std::string& file) {
+  (void)compare(tensors_of(module), state_dict_of(state, file), Strict::kYes,
+                "restore the model from " + file, "the file");
+}
+
+void load_module_state(torch::nn::Module& module, const c10::IValue& state,
+                       const std::string& file) {
+  copy_into_module(module, state_dict_of(state, file), Strict::kYes,
+                   "restore the model from " + file, "the file");
 }
 
 torch::Tensor generator_of_rank(const std::vector<torch::Tensor>& saved, std::size_t rank) {

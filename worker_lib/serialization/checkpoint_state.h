@@ -17,6 +17,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/concat.h"
@@ -44,14 +46,20 @@ StateArchive open_state_archive(std::string_view bytes, const std::string& file,
 // shared a storage share one again.
 class ArchiveTensors {
  public:
-  // The archive must outlive this.
-  explicit ArchiveTensors(const StateArchive& archive) : archive_(archive) {}
-  // Makes a tensor on the CPU with its own memory. kUnsupported: this LibTorch lacks the dtype.
+  // Makes the storage of a key, for the archive's bytes, on any device.
+  using MakeStorage = std::function<c10::Storage(const std::string& key, std::string_view bytes)>;
+
+  // The archive must outlive this. Storages are copies of the archive's bytes, on the CPU.
+  explicit ArchiveTensors(const StateArchive& archive);
+  ArchiveTensors(const StateArchive& archive, MakeStorage make_storage)
+      : archive_(archive), make_storage_(std::move(make_storage)) {}
+  // Makes a tensor. kUnsupported: this LibTorch lacks the dtype.
   torch::Tensor make(const PickleTensor& tensor);
 
  private:
   const StateArchive& archive_;
-  std::map<std::string, c10::Storage> storages_;
+  const MakeStorage make_storage_;
+  std::unordered_map<std::string, c10::Storage> storages_;
 };
 
 // Returns the contents of a file as LibTorch's values. bytes: the bytes of the file. Throws
@@ -116,7 +124,15 @@ std::string model_hash(const torch::nn::Module& module);
 IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,
                                   const std::string& doing, const std::string& whose);
 
-// Copies a state dict into the module's own tensors. Throws kInvalidArgument that names `file`
+// Copies a tensor of the same shape, unless both are the same memory.
+void copy_unless_same(torch::Tensor& target, const torch::Tensor& value);
+
+// Throws what load_module_state() throws for this state; changes nothing. It reads no tensor.
+void expect_module_state(const torch::nn::Module& module, const c10::IValue& state,
+                         const std::string& file);
+
+// Copies a state dict into the module's own tensors. Tensors that have the same memory already are
+// left out. Throws kInvalidArgument that names `file`
 // and what is missing, unexpected, or of another shape or dtype. The module is then unchanged.
 void load_module_state(torch::nn::Module& module, const c10::IValue& state,
                        const std::string& file);

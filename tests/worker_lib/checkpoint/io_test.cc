@@ -17,6 +17,7 @@
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
+#include "worker_lib/util/sha256.h"
 
 namespace ddprun {
 namespace {
@@ -54,8 +55,8 @@ void overwrite(const std::string& path, const std::string& text) {
 std::string damage(const CheckpointDirectory& directory, std::int64_t step) {
   const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
   if (!checkpoint) return checkpoint.error().message();
-  const Result<std::vector<char>> data = directory.read_data(checkpoint->manifest);
-  return data ? "" : data.error().message();
+  const Result<void> whole = directory.verify(checkpoint->manifest);
+  return whole ? "" : whole.error().message();
 }
 
 class CheckpointIo : public testing::Test {

@@ -19,6 +19,29 @@ TEST(ManifestText, WhatIsWrittenIsReadAgain) {
   EXPECT_EQ(*decode_manifest(encode_manifest(manifest)), manifest);
 }
 
+TEST(ManifestText, AChainThatDoesNotFitItsFileIsRefused) {
+  const std::string state(kChainDigits, 'a');
+  CheckpointManifest manifest{.step = 5};
+  WrittenFile file{.name = "step-000000000005.pt", .bytes = 200, .sha256 = "ab"};
+  file.chain_bytes = 64;
+  file.chain = state + state + state;
+  manifest.files = {file};
+  EXPECT_EQ(*decode_manifest(encode_manifest(manifest)), manifest);
+  const auto expect_refused = [&](std::uint64_t chain_bytes, const std::string& chain) {
+    manifest.files[0].chain_bytes = chain_bytes;
+    manifest.files[0].chain = chain;
+    const auto read = decode_manifest(encode_manifest(manifest));
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().kind, ErrorKind::kCorrupt) << read.error().message();
+  };
+  expect_refused(64, state + state);
+  expect_refused(64, state + state + state + "a");
+  expect_refused(64, state + state + std::string(kChainDigits, 'A'));
+  expect_refused(65, state + state + state);
+  expect_refused(0, state);
+  expect_refused(std::uint64_t{1} << 63, state);
+}
+
 TEST(ManifestText, DamageAndWrongFieldsAreNamed) {
   const auto wrong = [](const std::string& text) {
     const Result<CheckpointManifest> manifest = decode_manifest(text);

@@ -12,6 +12,7 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
+#include "worker_lib/util/sha256.h"
 
 namespace ddprun {
 namespace {
@@ -53,7 +54,15 @@ TEST(AtomicFile, WhatWasWrittenMayChangeAtOnce) {
     }
   const Result<WrittenFile> written = file.commit();
   ASSERT_TRUE(written) << written.error().message();
-  EXPECT_EQ(*written, (WrittenFile{"state.pt", all.size(), sha256_hex(all)}));
+  EXPECT_EQ(written->bytes, all.size());
+  EXPECT_EQ(written->sha256, sha256_hex(all));
+  const std::uint64_t step = written->chain_bytes;
+  EXPECT_EQ(written->chain.size(), kChainDigits * chain_states(all.size(), step));
+  for (std::uint64_t at = step; at < all.size(); at += step) {
+    ChainedSha256 digest(state_after(*written, at), at);
+    digest.add(all.data() + at, all.size() - at);
+    EXPECT_EQ(digest.hex(), sha256_hex(all)) << at;
+  }
   EXPECT_TRUE(read_file(temporary / "state.pt") == all);
   EXPECT_THAT(listing(temporary.path()), ElementsAre("state.pt"));
 }
@@ -91,7 +100,8 @@ TEST(AtomicFile, OfAnySizeIsWholeOnAnyFileSystem) {
       file.write(text.data(), text.size());
       const Result<WrittenFile> written = file.commit();
       ASSERT_TRUE(written) << written.error().message();
-      ASSERT_EQ(*written, (WrittenFile{"state.pt", size, sha256_hex(text)}));
+      ASSERT_EQ(written->bytes, size);
+      ASSERT_EQ(written->sha256, sha256_hex(text));
       ASSERT_TRUE(read_file(temporary / "state.pt") == text) << size << " bytes";
     }
   }

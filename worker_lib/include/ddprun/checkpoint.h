@@ -27,7 +27,7 @@
 // every rank writes a share. Every rank reads, so all ranks must see the directory.
 //
 // The thread that trains owns a manager. The group must outlive it. For background saves rank 0
-// holds a copy of the state. During restore() each rank holds a whole file in memory.
+// holds a copy of the state. During restore() each rank needs 64 MiB beyond its tensors.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -223,8 +223,8 @@ class CheckpointManager {
   // a metric. Not collective. Throws kSystem if the directory cannot be read.
   std::string best() const;
 
-  // Fills `state` and this rank's random generators from the newest checkpoint that every rank
-  // can read completely. Damaged ones are skipped.
+  // Fills `state` and this rank's random generators from the newest checkpoint that is complete.
+  // Damaged ones are skipped. Each byte is read by one rank, which passes it to the others.
   //
   // The world may have another size than the one that saved. Then the sampler divides the rest
   // of the epoch among the new ranks, and additional ranks get their own random numbers. Of
@@ -238,8 +238,11 @@ class CheckpointManager {
   //   shared).
   // - kInvalidArgument if it belongs to another model, optimizer or data.
   // - kUnsupported if it has another format.
-  // Names are compared before anything is filled. After other failures of the last two kinds
-  // `state` may be filled in part and must not be trained on.
+  // - kCorrupt if a damaged checkpoint has overwritten a part of `state`, and no older one is
+  //   complete.
+  // Names and the models' shapes are compared before anything is filled. After any other failure
+  // `state` may be filled in part and must not be trained on. If the result is empty, `state` is
+  // unchanged.
   Restored restore(TrainingState& state);
 
  private:

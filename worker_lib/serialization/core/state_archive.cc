@@ -6,6 +6,8 @@
 namespace ddprun {
 namespace {
 
+constexpr std::size_t kMagicBytes = 32;  // enough for is_older_format()
+
 Error wrong(ErrorKind kind, std::string cause) {
   return {.kind = kind, .doing = "read it as a file of torch.save", .cause = std::move(cause)};
 }
@@ -19,13 +21,16 @@ bool is_older_format(std::string_view file) {
 
 }  // namespace
 
-Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs) {
-  if (is_older_format(file))
+Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
+                                        const ReadPart& read) {
+  const auto start = read(file.substr(0, kMagicBytes), KeepBytes::kNo);
+  if (!start) return start.error();
+  if (is_older_format(*start))
     return wrong(
         ErrorKind::kUnsupported,
         "it is in the format that PyTorch wrote before 1.6, which is not a zip archive; load it in "
         "Python and save it again");
-  Result<std::vector<ZipRecord>> records = read_zip(file);
+  Result<std::vector<ZipRecord>> records = read_zip(file, read);
   if (!records) return records.error();
   StateArchive archive{.records = *std::move(records)};
   if (archive.records.empty())
@@ -42,11 +47,16 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs) 
   const auto pickle = by_name.find(archive.prefix + "data.pkl");
   if (pickle == by_name.end())
     return wrong(ErrorKind::kCorrupt, "it has no record '" + archive.prefix + "data.pkl'");
-  if (const auto order = by_name.find(archive.prefix + "byteorder");
-      order != by_name.end() && order->second != "little")
-    return wrong(ErrorKind::kUnsupported, order->second == "big" ? "its tensors are big-endian"
-                                                                 : "its byte order is not known");
-  Result<PickleTree> tree = unpickle(pickle->second);
+  if (const auto found = by_name.find(archive.prefix + "byteorder"); found != by_name.end()) {
+    const auto order = read(found->second.substr(0, kMagicBytes), KeepBytes::kNo);
+    if (!order) return order.error();
+    if (*order != "little")
+      return wrong(ErrorKind::kUnsupported,
+                   *order == "big" ? "its tensors are big-endian" : "its byte order is not known");
+  }
+  const auto pickled = read(pickle->second, KeepBytes::kYes);
+  if (!pickled) return pickled.error();
+  Result<PickleTree> tree = unpickle(*pickled);
   if (!tree) return tree.error();
   archive.tree = *std::move(tree);
   for (const PickleTensor& tensor : archive.tree.tensors) {

@@ -33,6 +33,9 @@ struct StateArchive {
 
 // Reads a file. kCorrupt: damaged. kUnsupported: big-endian, older than the zip format (PyTorch
 // 1.5), TorchScript, or with contents that unpickle() does not allow. The message says which.
-Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs);
+// read: gets all parts that are needed for the tree, and with kCheck every record; storages are
+// never read otherwise. Its errors are returned.
+Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
+                                        const ReadPart& read = part_in_memory);
 
 }  // namespace ddprun

@@ -55,20 +55,25 @@ struct Directory {
 };
 
 // Finds the end record. It is last; only a comment may follow it.
-Result<Directory> find_directory(std::string_view archive) {
+Result<Directory> find_directory(std::string_view archive, const ReadPart& read) {
   if (archive.size() < kEndBytes) return corrupt("it is too short for one");
-  const std::size_t last = archive.size() - kEndBytes;
+  const std::size_t tail_bytes = std::min(archive.size(), kLocatorBytes + kEndBytes + kMaxComment);
+  const auto tail = read(archive.substr(archive.size() - tail_bytes), KeepBytes::kYes);
+  if (!tail) return tail.error();
+  const std::size_t last = tail->size() - kEndBytes;
   for (std::size_t comment = 0; comment <= std::min(last, kMaxComment); ++comment) {
     const std::size_t at = last - comment;
-    const Fields end(archive.substr(at));
+    const Fields end(tail->substr(at));
     if (!end.is("PK\5\6") || end.u16(20) != comment) continue;
     if (at >= kLocatorBytes) {
-      const Fields locator(archive.substr(at - kLocatorBytes));
+      const Fields locator(tail->substr(at - kLocatorBytes));
       if (locator.is("PK\6\7")) {
-        const auto end64 = part(archive, locator.u64(8), kEnd64Bytes);
-        if (!end64 || !Fields(*end64).is("PK\6\6"))
-          return corrupt("its zip64 end record is missing");
+        const auto place = part(archive, locator.u64(8), kEnd64Bytes);
+        if (!place) return corrupt("its zip64 end record is missing");
+        const auto end64 = read(*place, KeepBytes::kNo);
+        if (!end64) return end64.error();
         const Fields fields(*end64);
+        if (!fields.is("PK\6\6")) return corrupt("its zip64 end record is missing");
         return Directory{fields.u64(48), fields.u64(40), fields.u64(32)};
       }
     }
@@ -101,7 +106,8 @@ bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stor
 }
 
 // Removes one entry from the front of `entries` and returns its record.
-Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries) {
+Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries,
+                             const ReadPart& read) {
   if (entries.size() < kEntryBytes || !Fields(entries).is("PK\1\2"))
     return corrupt("its directory is damaged");
   const Fields entry(entries);
@@ -120,13 +126,17 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
                        " is compressed, as in TorchScript archives (torch.jit.save, and "
                        "torch::save of C++); torch.save stores records as they are");
   if (stored != size) return corrupt(record + " has two sizes");
-  const auto header = part(archive, header_at, kZipLocalBytes);
-  if (!header || !Fields(*header).is("PK\3\4")) return corrupt(record + " is not at its position");
+  if (!part(archive, header_at, kZipLocalBytes)) return corrupt(record + " is not at its position");
+  const auto header =
+      read(archive.substr(static_cast<std::size_t>(header_at), kZipLocalBytes + name.size()),
+           KeepBytes::kNo);
+  if (!header) return header.error();
   const Fields local(*header);
+  if (!local.is("PK\3\4")) return corrupt(record + " is not at its position");
   const auto at = header_at + kZipLocalBytes + local.u16(26) + local.u16(28);
   const auto contents = part(archive, at, size);
   if (!contents) return corrupt(record + " reaches beyond the end of the file");
-  if (part(archive, header_at + kZipLocalBytes, local.u16(26)) != name)
+  if (local.u16(26) != name.size() || header->substr(kZipLocalBytes) != name)
     return corrupt(record + " has another name at its position");
   ZipRecord result{.name = std::string(name),
                    .bytes = *contents,
@@ -137,15 +147,19 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
 
 }  // namespace
 
-Result<std::vector<ZipRecord>> read_zip(std::string_view archive) {
-  const Result<Directory> directory = find_directory(archive);
+Result<std::string_view> part_in_memory(std::string_view part, KeepBytes) { return part; }
+
+Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart& read) {
+  const Result<Directory> directory = find_directory(archive, read);
   if (!directory) return directory.error();
-  const auto entries = part(archive, directory->at, directory->bytes);
-  if (!entries) return corrupt("its directory reaches beyond the end of the file");
+  const auto all = part(archive, directory->at, directory->bytes);
+  if (!all) return corrupt("its directory reaches beyond the end of the file");
+  const auto entries = read(*all, KeepBytes::kYes);
+  if (!entries) return entries.error();
   std::vector<ZipRecord> records;
   std::set<std::string_view> names;
   for (std::string_view left = *entries; !left.empty();) {
-    Result<ZipRecord> record = take_entry(archive, left);
+    Result<ZipRecord> record = take_entry(archive, left, read);
     if (!record) return record.error();
     records.push_back(*std::move(record));
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,10 +25,20 @@ struct ZipRecord {
   std::uint32_t crc = 0;   // as the directory gives it
 };
 
+// Returns the bytes of a part of an archive, for an archive whose own bytes are not in memory
+// (checkpoint/file_outline.h). Bytes that are kept are valid as long as what returned them. The
+// others are valid until the next call.
+enum class KeepBytes { kNo, kYes };
+using ReadPart = std::function<Result<std::string_view>(std::string_view part, KeepBytes keep)>;
+// For an archive in memory.
+Result<std::string_view> part_in_memory(std::string_view part, KeepBytes keep);
+
 // Returns the records in the directory's order; they refer into `archive`. No two overlap, none
 // reaches beyond the archive, and all names differ. kCorrupt: the archive is damaged or cut off.
 // kUnsupported: it is complete, but compressed, encrypted or in several files.
-Result<std::vector<ZipRecord>> read_zip(std::string_view archive);
+// read: gets the directory and each record's header, never the records. Its errors are returned.
+Result<std::vector<ZipRecord>> read_zip(std::string_view archive,
+                                        const ReadPart& read = part_in_memory);
 
 // Returns whether the record's bytes match its CRC-32.
 bool has_right_crc(const ZipRecord& record);

@@ -19,5 +19,22 @@ TEST(WrittenFile, EqualOnlyIfNameSizeAndDigestAre) {
   EXPECT_NE(file, (WrittenFile{"step-1.pt", 3, "ab"}));
 }
 
+TEST(WrittenFile, AChainIsThinnedOutToEverySecondState) {
+  const auto state = [](char digit) { return std::string(kChainDigits, digit); };
+  WrittenFile file{.bytes = 700,
+                   .chain_bytes = 128,
+                   .chain = state('1') + state('2') + state('3') + state('4') + state('5')};
+  EXPECT_EQ(chain_states(file.bytes, file.chain_bytes), 5u);
+  EXPECT_EQ(state_after(file, 384), state('3'));
+  thin_out_chain(file, 5);
+  EXPECT_EQ(file.chain_bytes, 128u);
+  thin_out_chain(file, 4);
+  EXPECT_EQ(file.chain_bytes, 256u);
+  EXPECT_EQ(file.chain, state('2') + state('4'));
+  thin_out_chain(file, 0);
+  EXPECT_EQ(file.chain_bytes, 0u);
+  EXPECT_EQ(file.chain, "");
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -1,0 +1,81 @@
+#include "worker_lib/checkpoint/file_outline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_directory.h"
+#include "worker_lib/serialization/core/archive_writer.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::TemporaryDirectory;
+
+// Returns a file of torch.save with one tensor of these bytes, under the name "a".
+std::string archive_of(const std::string& bytes) {
+  using enum PickleKind;
+  StateArchive archive;
+  archive.storages["0"] = bytes;
+  const auto count = static_cast<std::int64_t>(bytes.size());
+  archive.tree.tensors.push_back(
+      {.storage = {"0", count}, .dtype = {"uint8", 1}, .sizes = {count}, .strides = {1}});
+  archive.tree.nodes.push_back({.kind = kDict, .items = {1, 2}});
+  archive.tree.nodes.push_back({.kind = kString, .text = "a"});
+  archive.tree.nodes.push_back({.kind = kTensor});
+  std::string file;
+  EXPECT_TRUE(write_state_archive(archive, {}, [&](const void* data, std::size_t size) {
+    file.append(static_cast<const char*>(data), size);
+  }));
+  return file;
+}
+
+class FileOutlineTest : public testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "file.pt";
+
+  Result<FileOutline> outline_of(const std::string& bytes, std::uint64_t expected) {
+    std::ofstream(path_, std::ios::binary) << bytes;
+    return FileOutline::read(path_, expected);
+  }
+};
+
+TEST_F(FileOutlineTest, KnowsWhereStoragesAreWithoutReadingThem) {
+  const std::string bytes(100'000, 'x');
+  const std::string file = archive_of(bytes);
+  const Result<FileOutline> outline = outline_of(file, file.size());
+  ASSERT_TRUE(outline) << outline.error().message();
+  const std::string_view storage = outline->archive().storages.at("0");
+  EXPECT_EQ(storage.size(), bytes.size());
+  EXPECT_EQ(outline->position_of(storage), file.find(bytes));
+  for (const FileOutline::Part& part : outline->parts())
+    EXPECT_EQ(part.bytes, file.substr(part.at, part.bytes.size()));
+}
+
+TEST_F(FileOutlineTest, AnotherSizeIsDamage) {
+  const std::string file = archive_of("abc");
+  for (const std::uint64_t expected : {file.size() - 1, file.size() + 1}) {
+    const Result<FileOutline> outline = outline_of(file, expected);
+    ASSERT_FALSE(outline);
+    EXPECT_EQ(outline.error().kind, ErrorKind::kCorrupt);
+    EXPECT_THAT(outline.error().message(), HasSubstr(path_));
+  }
+}
+
+// Every cut, and every byte of the directory and the headers set to ff.
+TEST_F(FileOutlineTest, DamagedOutlinesAreRefusedOrHarmless) {
+  const std::string file = archive_of("abc");
+  for (std::size_t size = 0; size < file.size(); ++size)
+    EXPECT_FALSE(outline_of(file.substr(0, size), size)) << size;
+  for (std::size_t at = 0; at < file.size(); ++at) {
+    std::string damaged = file;
+    damaged[at] = '\xff';
+    (void)outline_of(damaged, damaged.size());
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,260 @@
+#include "worker_lib/checkpoint/restore.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/concat.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_seed.h"
+#include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
+
+namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_support::TemporaryDirectory;
+using testing_support::ThreadWorld;
+using Kind = DistError::Kind;
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+// Wide: a training whose model and momentum have `mib` MiB each.
+struct Wide {
+  explicit Wide(std::int64_t mib)
+      : net(torch::nn::LinearOptions(1024, 256 * mib).bias(false)),
+        optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        state{.model = net.ptr().get(), .optimizer = &optimizer, .has_position = false} {}
+
+  // Makes everything a function of `value`.
+  void fill(double value) {
+    torch::NoGradGuard no_grad;
+    net->weight.fill_(value);
+    net->weight.mutable_grad() = torch::full_like(net->weight, value);
+    optimizer.step();
+    net->weight.mutable_grad().reset();
+  }
+  torch::Tensor momentum() {
+    auto& of_weight = *optimizer.state().at(net->weight.unsafeGetTensorImpl());
+    return static_cast<torch::optim::SGDParamState&>(of_weight).momentum_buffer();
+  }
+  // Returns whether it is as fill(value) has made it.
+  bool is(double value) {
+    Wide other(net->weight.nbytes() / kMiB);
+    other.fill(value);
+    return torch::equal(net->weight, other.net->weight) &&
+           torch::equal(momentum(), other.momentum());
+  }
+
+  torch::nn::Linear net;
+  torch::optim::SGD optimizer;
+  TrainingState state;
+};
+
+void flip_a_bit(const std::string& path, std::uintmax_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const auto byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(byte);
+}
+
+// Returns a value of this process's memory in MiB.
+std::int64_t memory_mib(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (std::int64_t kib = 0; word == key + ":" && status >> kib) return kib / 1024;
+  ADD_FAILURE() << key << " is missing in /proc/self/status";
+  return 0;
+}
+
+class RestoreTest : public testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  CheckpointOptions options_{.directory = directory_.path(), .asynchronous = false};
+  CheckpointOptions reading_{.directory = directory_.path(), .read_only = true};
+
+  std::string file(int step) const { return directory_ / concat("step-00000000000", step, ".pt"); }
+
+  // Saves step s with values s.
+  void save(const std::vector<int>& steps, std::int64_t mib) {
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      CheckpointManager manager(group, 0, options_);
+      for (const int step : steps) {
+        Wide training(mib);
+        training.fill(step);
+        manager.save(step, training.state);
+      }
+    });
+  }
+};
+
+// 24 MiB are several pieces, so tensors are overwritten when the last bit turns out to be wrong.
+TEST_F(RestoreTest, DamageThatIsFoundWhileReadingLeadsToTheNextOlderOnAllRanks) {
+  save({1, 2}, 12);
+  flip_a_bit(file(2), fs::file_size(file(2)) - (6 << 20));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Wide training(12);
+    const Restored restored = manager.restore(training.state);
+    EXPECT_EQ(restored.step, 1);
+    EXPECT_THAT(restored.skipped, ElementsAre(AllOf(HasSubstr("step 2: "), HasSubstr(file(2)),
+                                                    HasSubstr("SHA-256"))));
+    EXPECT_TRUE(training.is(1));
+  });
+}
+
+// The parts of a file are verified by different ranks.
+TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
+  save({1, 2}, 12);
+  const std::uintmax_t bytes = fs::file_size(file(2));
+  for (const std::uintmax_t at : {std::uintmax_t{100}, bytes / 4, bytes / 2, bytes - 1}) {
+    flip_a_bit(file(2), at);
+    ThreadWorld(3).run([&](ProcessGroup& group) {
+      Wide training(12);
+      const Restored restored = CheckpointManager(group, 0, reading_).restore(training.state);
+      EXPECT_EQ(restored.step, 1) << at;
+      EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr("SHA-256")));
+    });
+    flip_a_bit(file(2), at);
+  }
+  ThreadWorld(3).run([&](ProcessGroup& group) {
+    Wide training(12);
+    EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, 2);
+    EXPECT_TRUE(training.is(2));
+  });
+}
+
+// As an earlier version wrote it.
+TEST_F(RestoreTest, AFileWithoutAChainIsReadByOneRank) {
+  save({1, 2}, 12);
+  CheckpointDirectory directory(directory_.path());
+  CheckpointManifest manifest = directory.read_manifest(2)->manifest;
+  ASSERT_GT(manifest.files[0].chain_bytes, 0u);
+  manifest.files[0].chain_bytes = 0;
+  manifest.files[0].chain.clear();
+  fs::remove(directory_ / ".claim.json");
+  ASSERT_TRUE(directory.announce(manifest));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Wide training(12);
+    EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, 2);
+    EXPECT_TRUE(training.is(2));
+  });
+}
+
+TEST_F(RestoreTest, TheOnlyCheckpointIsVerifiedBeforeAnythingIsOverwritten) {
+  save({1}, 12);
+  flip_a_bit(file(1), fs::file_size(file(1)) - (6 << 20));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Wide training(12);
+    training.fill(7);
+    EXPECT_FALSE(manager.restore(training.state));
+    EXPECT_TRUE(training.is(7));
+  });
+}
+
+TEST_F(RestoreTest, AStateThatWasOverwrittenInPartIsNeverTakenForAFreshOne) {
+  save({1, 2}, 12);
+  for (const int step : {1, 2}) flip_a_bit(file(step), fs::file_size(file(step)) - (6 << 20));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Wide training(12);
+    EXPECT_DIST_ERROR(
+        manager.restore(training.state), Kind::kCorrupt,
+        AllOf(HasSubstr(file(2)), HasSubstr("must not be trained on"), HasSubstr("step 1: ")));
+  });
+}
+
+// A bit in a name, which is in the archive's pickle.
+TEST_F(RestoreTest, ADamagedNameIsDamageAndNotAnotherTraining) {
+  save({1, 2}, 1);
+  std::ifstream in(file(2), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const std::size_t name = bytes.find("weight");
+  ASSERT_NE(name, std::string::npos);
+  flip_a_bit(file(2), name);
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Wide training(1);
+    const Restored restored = CheckpointManager(group, 0, options_).restore(training.state);
+    EXPECT_EQ(restored.step, 1);
+    EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr("SHA-256")));
+    EXPECT_TRUE(training.is(1));
+  });
+}
+
+TEST_F(RestoreTest, ACheckpointOfAnotherModelChangesNothing) {
+  save({1}, 2);
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Wide training(1);
+    training.fill(7);
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kInvalidArgument,
+                      HasSubstr("'weight' is"));
+    EXPECT_TRUE(training.is(7));
+  });
+}
+
+// Two parameters that share their memory, saved by a model whose parameters do not.
+TEST_F(RestoreTest, TensorsThatShareMemoryTakeTheLastValueAsACopyWould) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    TrainingState saved{.tensors = {{"a", torch::full({5}, 1.0)}, {"b", torch::full({5}, 2.0)}},
+                        .has_position = false};
+    manager.save(1, saved);
+    const torch::Tensor shared = torch::zeros({8});
+    TrainingState state{.tensors = {{"a", shared.narrow(0, 0, 5)}, {"b", shared.narrow(0, 3, 5)}},
+                        .has_position = false};
+    manager.restore(state);
+    EXPECT_TRUE(torch::equal(shared, torch::tensor({1.f, 1.f, 1.f, 2.f, 2.f, 2.f, 2.f, 2.f})));
+  });
+}
+
+TEST_F(RestoreTest, EachRankGetsWhatItHadStraightFromTheFile) {
+  const auto state_of = [](int rank) {
+    return TrainingState{.tensors = {{"own", torch::full({1 << 20}, rank + 1.0)},
+                                     {"same", torch::full({1 << 20}, 5.0)}},
+                         .has_position = false};
+  };
+  ThreadWorld(3).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    const TrainingState saved = state_of(group.rank());
+    manager.save(1, saved);
+    TrainingState state = state_of(9);
+    state.tensors["same"].zero_();
+    manager.restore(state);
+    EXPECT_TRUE(torch::equal(state.tensors["own"], saved.tensors.at("own")));
+    EXPECT_TRUE(torch::equal(state.tensors["same"], saved.tensors.at("same")));
+  });
+}
+
+// Each of two ranks has a model of 128 MiB and gets a momentum of 128 MiB. DDPRUN_RESTORE_MIB is
+// another size of each.
+TEST_F(RestoreTest, MemoryBeyondTheTensorsIsALittle) {
+  const auto mib =
+      static_cast<std::int64_t>(testing_support::number_from("DDPRUN_RESTORE_MIB", 128));
+  save({1, 2}, mib);
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Wide training(mib);
+    CheckpointManager manager(group, 0, options_);
+    group.barrier();
+    const std::int64_t before = memory_mib("VmRSS");
+    if (group.rank() == 0) std::ofstream("/proc/self/clear_refs") << 5;  // resets VmHWM
+    group.barrier();
+    EXPECT_EQ(manager.restore(training.state).step, 2);
+    group.barrier();
+    EXPECT_LE(memory_mib("VmHWM") - before, 2 * mib + 2 * 64);
+  });
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,68 @@
+// FileOutline: the tree and the directory of a file of torch.save, without the bytes of its
+// tensors. Its StateArchive has storages as usual, but their bytes must not be read: they are
+// addresses in a range that is reserved and has no memory. Use position_of() instead.
+//
+// So a program can look at a file of any size. The memory is that of the pickle and the zip
+// directory. One owner thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "worker_lib/serialization/core/state_archive.h"
+
+namespace ddprun {
+
+class FileOutline {
+ public:
+  // Opens a file and reads its outline. Fails as open_regular_file() and read_state_archive(), or
+  // with the disk's error. kCorrupt, which names the size: it does not have `bytes` bytes.
+  static Result<FileOutline> read(const std::string& path, std::uint64_t bytes);
+
+  const StateArchive& archive() const { return archive_; }
+  std::uint64_t bytes() const { return range_.view().size(); }
+  const char* begin() const { return range_.view().data(); }
+  // Returns where in the file a storage of the archive begins.
+  std::uint64_t position_of(std::string_view storage) const {
+    return static_cast<std::uint64_t>(storage.data() - range_.view().data());
+  }
+
+  // The parts that the outline was made of, with their places in the file.
+  struct Part {
+    std::uint64_t at = 0;
+    std::string bytes;
+  };
+  const std::deque<Part>& parts() const { return parts_; }
+
+ private:
+  // Addresses without memory.
+  class Range {
+   public:
+    Range() = default;
+    Range(Range&& other) noexcept;
+    Range& operator=(Range&& other) noexcept;
+    ~Range();
+    Result<void> reserve(std::size_t bytes);
+    std::string_view view() const { return {address_, bytes_}; }
+
+   private:
+    char* address_ = nullptr;
+    std::size_t bytes_ = 0;
+  };
+
+  Result<std::string_view> read_part(std::string_view part, KeepBytes keep);
+
+  std::string path_;
+  UniqueFd fd_;
+  Range range_;
+  std::deque<Part> parts_;
+  Part window_;  // what small parts are read from
+  StateArchive archive_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,230 @@
+#include "worker_lib/checkpoint/restore_targets.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "base/concat.h"
+#include "worker_lib/checkpoint/core/shards.h"
+#include "worker_lib/checkpoint/rank_state.h"
+#include "worker_lib/serialization/optimizer_state.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+c10::Storage storage_of(std::size_t bytes, c10::DataPtr memory) {
+  return {c10::Storage::use_byte_size_t(), bytes, std::move(memory), c10::GetAllocator(c10::kCPU),
+          /*resizable=*/true};
+}
+
+template <class Use>
+void for_each_tensor(const c10::IValue& value, const Use& use) {
+  if (value.isTensor()) return use(value.toTensor());
+  if (value.isGenericDict())
+    for (const auto& entry : value.toGenericDict()) for_each_tensor(entry.value(), use);
+  if (value.isList())
+    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, use);
+  if (value.isTuple())
+    for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, use);
+}
+
+// How a restore uses a storage of the file.
+struct Uses {
+  std::size_t all = 0;              // tensors of the file
+  std::size_t not_needed = 0;       // of them, by this rank
+  std::vector<torch::Tensor> live;  // tensors that are filled by copying all of it
+
+  bool is_needed() const { return all > not_needed; }
+  // Returns whether the bytes may be read into the live tensor, because nothing else needs them.
+  bool is_copied_to_one() const {
+    return is_needed() && live.size() == all - not_needed &&
+           std::ranges::all_of(live, [&](const torch::Tensor& tensor) {
+             return tensor.const_data_ptr() == live[0].const_data_ptr();
+           });
+  }
+};
+
+class UsesOfStorages {
+ public:
+  explicit UsesOfStorages(const c10::IValue& contents) {
+    for_each_tensor(contents, [&](const torch::Tensor& tensor) { ++of(tensor).all; });
+  }
+
+  Uses& of(const c10::Storage& storage) { return uses_[storage.unsafeGetStorageImpl()]; }
+  Uses& of(const torch::Tensor& tensor) { return of(tensor.storage()); }
+
+  void not_needed(const c10::IValue& value) {
+    for_each_tensor(value, [&](const torch::Tensor& tensor) { ++of(tensor).not_needed; });
+  }
+  void filled(const torch::Tensor& own, const torch::Tensor& saved) {
+    if (!own.defined() || own.layout() != torch::kStrided) return;
+    const bool is_whole = saved.storage_offset() == 0 && own.nbytes() == saved.storage().nbytes();
+    if (is_whole && own.dtype() == saved.dtype() && own.sizes() == saved.sizes() &&
+        own.strides() == saved.strides() && own.is_non_overlapping_and_dense())
+      of(saved).live.push_back(own.detach());
+  }
+  void filled(const std::vector<std::pair<std::string, torch::Tensor>>& own,
+              const PickleDict& saved) {
+    for (const auto& [name, tensor] : own)
+      if (const auto found = saved.find(name); found != saved.end() && found->value().isTensor())
+        filled(tensor, found->value().toTensor());
+  }
+
+  // Live tensors that overlap are copied to one after the other, as the training's memory says.
+  void expect_no_overlap() {
+    struct Place {
+      const char* begin;
+      const char* end;
+      Uses* uses;
+    };
+    std::vector<Place> places;
+    for (auto& [storage, uses] : uses_) {
+      if (!uses.is_copied_to_one()) continue;
+      const auto* begin = static_cast<const char*>(uses.live[0].const_data_ptr());
+      places.push_back({begin, begin + uses.live[0].nbytes(), &uses});
+    }
+    std::ranges::sort(places, {}, &Place::begin);
+    for (std::size_t i = 1; i < places.size(); ++i)
+      if (places[i - 1].end > places[i].begin) {
+        places[i - 1].uses->live.clear();
+        places[i].uses->live.clear();
+        places[i].end = std::max(places[i].end, places[i - 1].end);
+      }
+  }
+
+ private:
+  std::unordered_map<const c10::StorageImpl*, Uses> uses_;
+};
+
+// Finds out what this rank does not need: other ranks' own state, what its own state replaces, and
+// states of an optimizer that other ranks keep.
+void mark_not_needed(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
+                     int rank) {
+  const auto replaced = [&](const c10::IValue& own, const char* key, const PickleDict& of_rank_0) {
+    const auto section = SavedValue{own, top.file}.find(key);
+    if (!section) return;
+    for (const auto& entry : section->dict())
+      if (const auto found = of_rank_0.find(entry.key()); found != of_rank_0.end())
+        uses.not_needed(found->value());
+  };
+  const auto model = top.find("model");
+  const auto optimizer = top.find("optimizer");
+  const auto states = optimizer ? optimizer->find("state") : std::nullopt;
+  if (const auto ranks = top.find("ranks")) {
+    const std::vector<c10::IValue> of_ranks = ranks->list();
+    for (std::size_t r = 0; r < of_ranks.size(); ++r) {
+      if (r != static_cast<std::size_t>(rank)) {
+        uses.not_needed(of_ranks[r]);
+        continue;
+      }
+      if (model) replaced(of_ranks[r], "model", model->dict());
+      if (states) replaced(of_ranks[r], "optimizer", states->dict());
+    }
+  }
+  if (!state.optimizer || !states) return;
+  if (const auto owners = owners_of_states(*state.optimizer))
+    for (const auto& entry : states->dict())
+      if (entry.key().isInt() && entry.key().toInt() >= 0 &&
+          entry.key().toInt() < static_cast<std::int64_t>(owners->size()) &&
+          (*owners)[static_cast<std::size_t>(entry.key().toInt())] != rank)
+        uses.not_needed(entry.value());
+}
+
+void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
+                 const RankView& view) {
+  const auto dict_of = [](const std::optional<SavedValue>& value) {
+    return value ? value->dict() : make_string_dict();
+  };
+  if (state.model)
+    uses.filled(tensors_of(*state.model), view.section("model", dict_of(top.find("model"))));
+  const auto models = top.find("models");
+  PickleDict of_models = make_string_dict();
+  for (const auto& [name, model] : state.models)
+    add_named(of_models, name, dict_of(models ? models->find(name) : std::nullopt));
+  of_models = view.section("models", of_models);
+  for (const auto& [name, model] : state.models)
+    uses.filled(tensors_of(*model), part_named(of_models, name));
+  uses.filled({state.tensors.begin(), state.tensors.end()},
+              view.section("tensors", dict_of(top.find("tensors"))));
+}
+
+}  // namespace
+
+RestoreTargets::RestoreTargets(const CheckpointDirectory& directory,
+                               const CheckpointManifest& manifest)
+    : file_(directory.path_of(manifest.files.front().name)), is_merged_(is_sharded(manifest)) {
+  std::vector<StateArchive> shards;
+  for (const WrittenFile& file : manifest.files)
+    outlines_.push_back(
+        value_or_throw(FileOutline::read(directory.path_of(file.name), file.bytes)));
+  if (is_merged_) {
+    for (const FileOutline& outline : outlines_) shards.push_back(outline.archive());
+    Result<MergedArchive> merged = merge_shards(shards);
+    if (!merged) throw to_dist_error(Error(merged.error()).within("read " + file_));
+    merged_ = std::move(merged->archive);
+  }
+  contents_ = make_contents();
+}
+
+c10::IValue RestoreTargets::make_contents() {
+  ArchiveTensors tensors(archive(), [&](const std::string& key, std::string_view bytes) {
+    c10::Storage& storage = storages_[key];
+    if (!storage) storage = storage_of(bytes.size(), {nullptr, c10::kCPU});
+    return storage;
+  });
+  return to_ivalue(archive(), archive().tree[archive().tree.top], tensors, file_);
+}
+
+std::vector<std::vector<Destination>> RestoreTargets::place(const TrainingState& state, int rank,
+                                                            int world_size) {
+  UsesOfStorages uses(contents_);
+  const RankView view(top(), rank, world_size);
+  if (view.is_same_world()) mark_not_needed(uses, state, top(), rank);
+  mark_filled(uses, state, top(), view);
+  uses.expect_no_overlap();
+  bool has_other_devices = false;
+  for (auto& [key, storage] : storages_) {
+    const Uses& use = uses.of(storage);
+    if (!use.is_needed()) continue;
+    const std::size_t bytes = storage.nbytes();
+    if (!use.is_copied_to_one()) {
+      storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+          c10::GetAllocator(c10::kCPU)->allocate(bytes));
+      continue;
+    }
+    const torch::Tensor& live = use.live[0];
+    c10::DataPtr memory(live.data_ptr(), live.device());
+    if (live.is_cpu()) {
+      storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
+      continue;
+    }
+    storage = storage_of(bytes, std::move(memory));
+    has_other_devices = true;
+  }
+  if (has_other_devices) contents_ = make_contents();
+  return destinations();
+}
+
+std::vector<std::vector<Destination>> RestoreTargets::destinations() const {
+  std::map<const char*, std::size_t> file_at;  // by the first address of its outline
+  for (std::size_t i = 0; i < outlines_.size(); ++i)
+    if (outlines_[i].bytes() > 0) file_at[outlines_[i].begin()] = i;
+  std::vector<std::vector<Destination>> result(outlines_.size());
+  for (const auto& [key, storage] : storages_) {
+    if (storage.nbytes() == 0 || !storage.data()) continue;
+    const std::string_view bytes = archive().storages.at(key);
+    const std::size_t file = std::prev(file_at.upper_bound(bytes.data()))->second;
+    result[file].push_back({.at = outlines_[file].position_of(bytes),
+                            .bytes = bytes.size(),
+                            .memory = storage.mutable_data(),
+                            .device = storage.device()});
+  }
+  for (auto& of_file : result) std::ranges::sort(of_file, {}, &Destination::at);
+  return result;
+}
+
+}  // namespace ddprun

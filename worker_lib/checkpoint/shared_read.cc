@@ -1,0 +1,217 @@
+#include "worker_lib/checkpoint/shared_read.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/concat.h"
+#include "worker_lib/checkpoint/core/reading_order.h"
+#include "worker_lib/checkpoint/piece_reader.h"
+#include "worker_lib/checkpoint/search.h"
+#include "worker_lib/group/any_rank.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kGatheredBytes = 32 << 20;  // of all ranks together
+constexpr std::uint64_t kLeastPieceBytes = 16 << 10;
+constexpr std::uint64_t kFlagBytes = 8;  // after a piece: whether its reader has failed
+
+// Returns a power of 2, so that pieces end where a chain has states.
+std::uint64_t piece_bytes_for(int ranks) {
+  const std::uint64_t most = kGatheredBytes / static_cast<std::uint64_t>(ranks);
+  return std::clamp(std::bit_floor(most), kLeastPieceBytes, kPieceBytes);
+}
+
+std::vector<std::vector<FileRange>> pieces_by_rank(const CheckpointManifest& manifest, int ranks,
+                                                   std::uint64_t piece_bytes) {
+  std::vector<std::vector<FileRange>> result;
+  for (const auto& ranges : reading_order(manifest.files, ranks))
+    result.push_back(in_pieces(ranges, piece_bytes));
+  return result;
+}
+
+std::uint64_t largest(const std::vector<std::vector<FileRange>>& pieces) {
+  std::uint64_t result = 0;
+  for (const auto& of_rank : pieces)
+    for (const FileRange& piece : of_rank) result = std::max(result, piece.bytes());
+  return result;
+}
+
+torch::Tensor as_tensor(void* memory, std::uint64_t bytes, c10::Device device) {
+  return torch::from_blob(memory, {static_cast<std::int64_t>(bytes)},
+                          torch::dtype(torch::kUInt8).device(device));
+}
+
+// Exchange: passes each rank's piece to all ranks. Every round has one piece of each rank, and
+// whether that rank has failed.
+class Exchange {
+ public:
+  // readers: the ranks that have pieces at all.
+  Exchange(ProcessGroup& group, std::vector<int> readers, std::uint64_t piece_bytes,
+           Timeout timeout)
+      : group_(group), readers_(std::move(readers)), timeout_(timeout) {
+    const auto row = static_cast<std::int64_t>(piece_bytes + kFlagBytes);
+    const auto options = torch::dtype(torch::kUInt8).device(group.device());
+    own_ = torch::zeros({row}, options);
+    if (!is_alone()) all_ = torch::zeros({group.size(), row}, options);
+  }
+
+  // Sends this rank's piece, if there is one. Returns whether a rank has failed. Collective.
+  bool run(const std::optional<PieceReader::Piece>& piece, bool has_failed) {
+    if (group_.size() == 1) {
+      alone_ = piece;
+      return has_failed;
+    }
+    if (!is_alone() || readers_[0] == group_.rank()) {
+      if (piece)
+        own_.narrow(0, 0, static_cast<std::int64_t>(piece->range.bytes()))
+            .copy_(as_tensor(piece->data, piece->range.bytes(), torch::kCPU));
+      flag_of(own_).fill_(has_failed ? 1 : 0);
+    }
+    if (is_alone()) {
+      group_.broadcast(own_, {.root = readers_[0], .timeout = timeout_});
+      return flag_of(own_).any().item<bool>();
+    }
+    group_.all_gather_into_tensor(all_, own_, {.timeout = timeout_});
+    return flag_of(all_).any().item<bool>();
+  }
+
+  // Returns the last piece of a rank, without its flag.
+  torch::Tensor piece_of(int rank, std::uint64_t bytes) {
+    if (group_.size() == 1) return as_tensor(alone_->data, bytes, torch::kCPU);
+    return (is_alone() ? own_ : all_[rank]).narrow(0, 0, static_cast<std::int64_t>(bytes));
+  }
+
+ private:
+  // One rank reads everything.
+  bool is_alone() const { return readers_.size() <= 1; }
+  static torch::Tensor flag_of(const torch::Tensor& rows) {
+    const auto flag = static_cast<std::int64_t>(kFlagBytes);
+    return rows.narrow(-1, rows.size(-1) - flag, flag);
+  }
+
+  ProcessGroup& group_;
+  const std::vector<int> readers_;
+  const Timeout timeout_;
+  torch::Tensor own_, all_;
+  std::optional<PieceReader::Piece> alone_;
+};
+
+// Calls `use(bytes, memory)` for the part of a piece that belongs to a destination.
+template <class Use>
+void with_common(const FileRange& range, const torch::Tensor& piece, const Destination& one,
+                 Use&& use) {
+  const std::uint64_t begin = std::max(range.begin, one.at);
+  const std::uint64_t end = std::min(range.end, one.at + one.bytes);
+  if (begin >= end) return;
+  use(piece.narrow(0, static_cast<std::int64_t>(begin - range.begin),
+                   static_cast<std::int64_t>(end - begin)),
+      as_tensor(static_cast<char*>(one.memory) + (begin - one.at), end - begin, one.device));
+}
+
+// Small tensors are copied without LibTorch, which takes microseconds for each.
+void place(const FileRange& range, const torch::Tensor& piece,
+           const std::vector<Destination>& destinations) {
+  const auto end_of = [](const Destination& one) { return one.at + one.bytes; };
+  const auto* const data =
+      piece.is_cpu() ? static_cast<const char*>(piece.const_data_ptr()) : nullptr;
+  for (auto one = std::ranges::upper_bound(destinations, range.begin, {}, end_of);
+       one != destinations.end() && one->at < range.end; ++one) {
+    if (data && one->device.is_cpu()) {
+      const std::uint64_t begin = std::max(range.begin, one->at);
+      const std::uint64_t end = std::min(range.end, one->at + one->bytes);
+      if (begin < end)
+        std::memcpy(static_cast<char*>(one->memory) + (begin - one->at),
+                    data + (begin - range.begin), end - begin);
+      continue;
+    }
+    with_common(range, piece, *one,
+                [](const torch::Tensor& part, torch::Tensor memory) { memory.copy_(part); });
+  }
+}
+
+// Returns whether the outline that this rank has read has the bytes that are read now.
+bool is_as_outlined(const FileRange& range, const torch::Tensor& piece,
+                    const FileOutline& outline) {
+  bool result = true;
+  for (const FileOutline::Part& part : outline.parts()) {
+    const Destination place{part.at, part.bytes.size(), const_cast<char*>(part.bytes.data())};
+    with_common(range, piece, place, [&](const torch::Tensor& bytes, const torch::Tensor& known) {
+      result = result && torch::equal(bytes.cpu(), known);
+    });
+  }
+  return result;
+}
+
+// Reports this rank's failure to all ranks. Returns the first damage of any rank.
+std::optional<std::string> agree(ProcessGroup& group, const std::optional<Error>& failure,
+                                 Timeout timeout) {
+  json own{{"damage", nullptr}, {"failure", nullptr}};
+  if (failure && is_passed_over(*failure))
+    own["damage"] = failure->message();
+  else if (failure)
+    own["failure"] = to_json_report(to_dist_error(*failure));
+  const std::vector<json> all = group.all_gather_object(own, timeout);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    throw_reported(all[rank].at("failure"), concat(kRestoring, ": rank ", rank, ": "));
+  for (const json& one : all)
+    if (!one.at("damage").is_null()) return one.at("damage").get<std::string>();
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> verify_together(ProcessGroup& group,
+                                           const CheckpointDirectory& directory,
+                                           const CheckpointManifest& manifest, Timeout timeout) {
+  auto pieces = pieces_by_rank(manifest, group.size(), kPieceBytes);
+  PieceReader reader(directory, manifest,
+                     std::move(pieces[static_cast<std::size_t>(group.rank())]));
+  while (reader.next()) group.report_activity();
+  return agree(group, reader.failure(), timeout);
+}
+
+std::optional<std::string> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
+                                         const CheckpointManifest& manifest,
+                                         const std::vector<FileOutline>& outlines,
+                                         const std::vector<std::vector<Destination>>& destinations,
+                                         Timeout timeout) {
+  const std::uint64_t piece_bytes = piece_bytes_for(group.size());
+  const auto pieces = pieces_by_rank(manifest, group.size(), piece_bytes);
+  std::vector<int> readers;
+  std::size_t rounds = 0;
+  for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
+    if (!pieces[rank].empty()) readers.push_back(static_cast<int>(rank));
+    rounds = std::max(rounds, pieces[rank].size());
+  }
+  PieceReader reader(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
+  Exchange exchange(group, readers, std::min(piece_bytes, largest(pieces)), timeout);
+  std::optional<Error> failure;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const std::optional<PieceReader::Piece> own = reader.next();
+    if (!failure) failure = reader.failure();
+    if (exchange.run(own, failure.has_value())) break;
+    for (const int rank : readers) {
+      const std::vector<FileRange>& theirs = pieces[static_cast<std::size_t>(rank)];
+      if (round >= theirs.size()) continue;
+      const FileRange& range = theirs[round];
+      const torch::Tensor piece = exchange.piece_of(rank, range.bytes());
+      place(range, piece, destinations[range.file]);
+      if (!failure && !is_as_outlined(range, piece, outlines[range.file]))
+        failure = wrong_digest(directory.path_of(manifest.files[range.file].name));
+    }
+    group.report_activity();
+  }
+  (void)reader.next();  // waits for the digest of the last piece
+  if (!failure) failure = reader.failure();
+  return agree(group, failure, timeout);
+}
+
+}  // namespace ddprun

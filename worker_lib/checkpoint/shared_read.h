@@ -1,0 +1,48 @@
+// Reads the files of a checkpoint once per job, however many ranks need them. Each rank reads its
+// part of the bytes (core/reading_order.h), compares it with the digests of the manifest, and
+// passes it to the other ranks piece by piece. Each rank copies what it needs to its tensors.
+//
+// So the memory is some pieces, whatever the size of the checkpoint. Disk, digest and exchange
+// work at the same time on different pieces.
+//
+// Free functions; the thread of the group's calls. Failures throw DistError.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddprun/process_group.h"
+#include "worker_lib/checkpoint/file_outline.h"
+#include "worker_lib/checkpoint/io.h"
+
+namespace ddprun {
+
+// The memory for a part of a file.
+struct Destination {
+  std::uint64_t at = 0;  // in the file
+  std::uint64_t bytes = 0;
+  void* memory = nullptr;
+  c10::Device device = c10::kCPU;
+};
+
+// Reads the files. Returns the reason if one is damaged or missing, the same on every rank.
+// Collective. Throws on every rank if a file cannot be read. timeout: how long the ranks wait for
+// each other's disks.
+std::optional<std::string> verify_together(ProcessGroup& group,
+                                           const CheckpointDirectory& directory,
+                                           const CheckpointManifest& manifest, Timeout timeout);
+
+// The same, and fills the destinations of each file. They may be different on each rank, are
+// sorted by position, and do not overlap. If the result is a reason, they are filled in part.
+// outlines: of each file. A file that has changed since its outline was read is damaged.
+std::optional<std::string> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
+                                         const CheckpointManifest& manifest,
+                                         const std::vector<FileOutline>& outlines,
+                                         const std::vector<std::vector<Destination>>& destinations,
+                                         Timeout timeout);
+
+}  // namespace ddprun
