@@ -5,9 +5,9 @@ that of a build tree, for a checkout.
 """
 import ctypes
 import os
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 PENDING = -1
 OK = 0
@@ -53,6 +53,7 @@ last_error = _function("last_error", returns=c_char_p)
 answer = _function("answer", c_void_p, c_char_p, c_size_t)
 form = _function("form", STORE_FUNCTION, c_int, c_int, c_char_p, c_char_p, c_char_p, c_int64,
                  returns=c_void_p)
+record = _function("record", c_void_p, c_uint64, c_char_p, POINTER(c_int))
 close = _function("close", c_void_p, c_int64)
 free = _function("free", c_void_p, returns=None)
 abort = _function("abort", c_void_p, c_char_p)

@@ -7,6 +7,7 @@ give the same bits.
 import atexit
 import collections
 import datetime
+import hashlib
 import ipaddress
 import os
 import queue
@@ -25,6 +26,7 @@ from torch._C._distributed_c10d import AllreduceOptions, Work
 from torch.futures import Future
 
 from ddprun import _engine
+from ddprun._environment import is_child
 
 # By number: worker_lib/collective/element_type.h.
 _TYPES = {
@@ -902,7 +904,33 @@ def create(options, backend_options):
         raise interrupts[0]
     if not handle:
         raise _error_of(None)
+    _record(handle, options, turn)
     return ProcessGroup(handle, rank, size, options.timeout)
+
+
+_worlds = 0  # groups of the world that this process has formed
+
+
+def _record(handle, options, turn):
+    """Records the group's calls, if its ranks are those of the launcher."""
+    global _worlds
+    ranks = list(options.global_ranks_in_group)
+    if ranks:
+        rank, size = dist.get_rank(), dist.get_world_size()
+    else:
+        rank, size = options.group_rank, options.group_size
+        _worlds += 1
+    for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
+        if is_child() or os.environ.get(name, str(value)) != str(value):
+            return
+    ranks = ranks or list(range(size))
+    # The first world is 0, as in C++. A later one counts its collectives anew.
+    text = f"{_worlds}/{options.group_id}/{turn}"
+    digest = hashlib.sha256(text.encode()).digest()[:8]
+    number = 0 if size == len(ranks) and _worlds == 1 and not options.global_ranks_in_group else (
+        int.from_bytes(digest, "little") or 1)
+    _engine.record(handle, number, str(options.group_id).encode(),
+                   (_engine.c_int * len(ranks))(*ranks))
 
 
 _open_groups = weakref.WeakSet()

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define DDPRUN_CPU_ABI_VERSION 1
+#define DDPRUN_CPU_ABI_VERSION 2
 
 // A status above 0 is an ErrorKind (base/error.h) plus one.
 enum {
@@ -93,6 +93,14 @@ const char* ddprun_cpu_last_error(void);
 // - address: numeric; ranks of other hosts reach this rank at it. "": the most likely one.
 ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, const char* name,
                                   const char* title, const char* address, int64_t timeout_ns);
+
+// Records the group's calls in the worker page from now on, for `ddprun flight` and --hang-timeout.
+// Call it before the first call, on all ranks alike. A record takes some tens of nanoseconds.
+// - id: the same on all ranks, and of no other group. 0: the world.
+// - name: for people; not used for the world.
+// - world_ranks: the ranks of the group as the launcher counts them.
+int ddprun_cpu_record(ddprun_cpu_group* group, uint64_t id, const char* name,
+                      const int* world_ranks);
 
 // Leaves the group. Waits for calls in flight for at most grace_ns, and ends the rest with
 // DDPRUN_CPU_STOPPED. Later calls return DDPRUN_CPU_STOPPED. A second close returns at once. Calls
