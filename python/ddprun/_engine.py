@@ -75,6 +75,11 @@ call_wait = _function("call_wait", c_void_p, c_int64)
 call_source = _function("call_source", c_void_p)
 call_free = _function("call_free", c_void_p, returns=None)
 
+flight_group = _function("flight_group", c_uint64, c_char_p, POINTER(c_int), c_size_t)
+flight_begin = _function("flight_begin", c_uint64, c_uint64, c_int, c_int, c_uint64, c_int, c_int64,
+                         returns=c_uint64)
+flight_end = _function("flight_end", c_uint64, returns=None)
+
 
 def error_text():
     """Returns the text of this thread's last failure."""

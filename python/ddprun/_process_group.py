@@ -7,7 +7,6 @@ give the same bits.
 import atexit
 import collections
 import datetime
-import hashlib
 import ipaddress
 import os
 import queue
@@ -25,8 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, Work
 from torch.futures import Future
 
-from ddprun import _engine
-from ddprun._environment import is_child
+from ddprun import _engine, _flight
 
 # By number: worker_lib/collective/element_type.h.
 _TYPES = {
@@ -908,27 +906,15 @@ def create(options, backend_options):
     return ProcessGroup(handle, rank, size, options.timeout)
 
 
-_worlds = 0  # groups of the world that this process has formed
-
-
 def _record(handle, options, turn):
     """Records the group's calls, if its ranks are those of the launcher."""
-    global _worlds
     ranks = list(options.global_ranks_in_group)
-    if ranks:
-        rank, size = dist.get_rank(), dist.get_world_size()
-    else:
-        rank, size = options.group_rank, options.group_size
-        _worlds += 1
-    for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
-        if is_child() or os.environ.get(name, str(value)) != str(value):
-            return
-    ranks = ranks or list(range(size))
-    # The first world is 0, as in C++. A later one counts its collectives anew.
-    text = f"{_worlds}/{options.group_id}/{turn}"
-    digest = hashlib.sha256(text.encode()).digest()[:8]
-    number = 0 if size == len(ranks) and _worlds == 1 and not options.global_ranks_in_group else (
-        int.from_bytes(digest, "little") or 1)
+    size = dist.get_world_size() if ranks else options.group_size
+    if not _flight.is_of_launcher(dist.get_rank() if ranks else options.group_rank, size):
+        return
+    number = (_flight.number_of(f"{options.group_id}/{turn}") if ranks
+              else _flight.number_of_world())
+    ranks = ranks or range(size)
     _engine.record(handle, number, str(options.group_id).encode(),
                    (_engine.c_int * len(ranks))(*ranks))
 

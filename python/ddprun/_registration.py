@@ -19,6 +19,9 @@ def _create(options, backend_options):
 def _register_with(module):
     if "ddprun" in module.Backend.backend_list:
         return
+    from ddprun import _flight  # only now: it imports what a program without torch needs not
+
+    _flight.record_groups_of(module)
     module.Backend.register_backend("ddprun", _create, extended_api=True, devices=["cpu"])
     of_torch = module.monitored_barrier
 

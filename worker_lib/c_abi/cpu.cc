@@ -673,3 +673,34 @@ int ddprun_cpu_call_wait(ddprun_cpu_call* call, int64_t timeout_ns) {
 int ddprun_cpu_call_source(ddprun_cpu_call* call) { return call->state->source(); }
 
 void ddprun_cpu_call_free(ddprun_cpu_call* call) { delete call; }
+
+int ddprun_cpu_flight_group(uint64_t id, const char* name, const int* world_ranks, size_t size) {
+  return guarded([&] {
+    reporter_of_process()->register_group(id, name, {world_ranks, size});
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}
+
+uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, int type,
+                                 uint64_t bytes, int peer, int64_t age_ns) {
+  uint64_t number = 0;
+  guarded([&] {
+    FlightEntry facts{.begun_ns = to_page_time(BootClock::now()) - age_ns,
+                      .collective = collective,
+                      .bytes = bytes,
+                      .group = group,
+                      .peer = peer};
+    facts.call = static_cast<FlightCall>(call);
+    facts.dtype = static_cast<FlightType>(type);
+    number = reporter_of_process()->begin_call(facts);
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+  return number;
+}
+
+void ddprun_cpu_flight_end(uint64_t number) {
+  guarded([&] {
+    reporter_of_process()->end_call(number, /*failed=*/false);
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}

@@ -172,6 +172,18 @@ int ddprun_cpu_call_source(ddprun_cpu_call* call);
 // Frees the object. The call itself goes on; its buffers must stay until it has ended.
 void ddprun_cpu_call_free(ddprun_cpu_call* call);
 
+// --- records of calls that others carry out ---
+// For backends that PyTorch has itself. Numbers: FlightCall and FlightType (base/worker_page.h).
+
+// Registers a group: see ddprun_cpu_record.
+int ddprun_cpu_flight_group(uint64_t id, const char* name, const int* world_ranks, size_t size);
+// Records a call that began age_ns ago. Returns its number for flight_end; 0: nothing is recorded.
+// - collective: its number in the group. bytes: of this rank's tensors.
+// - peer: a rank of the world; -1: none.
+uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, int type,
+                                 uint64_t bytes, int peer, int64_t age_ns);
+void ddprun_cpu_flight_end(uint64_t number);
+
 #ifdef __cplusplus
 }
 #endif

@@ -22,7 +22,8 @@ namespace ddprun {
 WorkerEnv launcher_environment(Rank rank);
 
 // Returns the reporter of this process, which all its groups share. env: of its first caller.
-std::shared_ptr<WorkerReporter> reporter_of_process(const WorkerEnv& env);
+std::shared_ptr<WorkerReporter> reporter_of_process(
+    const WorkerEnv& env = launcher_environment(Rank(0)));
 
 FlightType flight_type_of(ElementType type);
 
