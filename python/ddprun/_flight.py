@@ -8,7 +8,6 @@ The backend "ddprun" records its calls itself (worker_lib/c_abi/recorder.h). The
 the numbers that this module gives.
 """
 import atexit
-import functools
 import hashlib
 import json
 import os
@@ -189,8 +188,17 @@ class _Watcher(threading.Thread):
 _watcher = None
 
 
-def _watch(module, rank, size):
-    """Starts the thread, if the launcher reads records and PyTorch has a recorder."""
+def begin_world():
+    """Counts a world that this process begins to form."""
+    global _worlds
+    _worlds += 1
+
+
+def watch(module, rank, size):
+    """Starts the thread, if the launcher reads records and PyTorch has a recorder.
+
+    module: torch.distributed.distributed_c10d. rank, size: of the world.
+    """
     global _watcher
     if _watcher is not None or not os.environ.get("DDPRUN_WORKER_PAGE"):
         return
@@ -207,24 +215,3 @@ def _watch(module, rank, size):
     _watcher = _Watcher([_Source(module, _engine, dump) for dump in dumps])
     _watcher.start()
     atexit.register(_watcher.stop)
-
-
-def record_groups_of(module):
-    """Records the groups that torch.distributed.distributed_c10d makes from now on."""
-    make = getattr(module, "_new_process_group_helper", None)
-    if make is None:
-        return
-
-    @functools.wraps(make)
-    def make_and_watch(group_size, group_rank, global_ranks_in_group, *rest, **named):
-        global _worlds
-        if not global_ranks_in_group:
-            _worlds += 1
-        made = make(group_size, group_rank, global_ranks_in_group, *rest, **named)
-        if not global_ranks_in_group:
-            _watch(module, group_rank, group_size)
-        return made
-
-    module._new_process_group_helper = make_and_watch
-    if module.is_initialized():
-        _watch(module, module.get_rank(), module.get_world_size())

@@ -873,21 +873,20 @@ def _function_of(store, interrupts):
     return _engine.STORE_FUNCTION(run)
 
 
-def create(options, backend_options):
+def create(options, kind=ProcessGroup):
     """Makes the group of a torch.distributed group. Every rank of it calls this.
 
     Parameters
     ----------
     options : torch.distributed.distributed_c10d._DistributedBackendOptions
-    backend_options : object
-        Not used.
+    kind : type
+        Its class.
 
     Raises
     ------
     DistBackendError
         If a rank does not come within the timeout, or dies meanwhile.
     """
-    del backend_options
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     title = f" in group {options.group_id} of ranks {ranks}" if ranks else ""
@@ -903,7 +902,7 @@ def create(options, backend_options):
     if not handle:
         raise _error_of(None)
     _record(handle, options, turn)
-    return ProcessGroup(handle, rank, size, options.timeout)
+    return kind(handle, rank, size, options.timeout)
 
 
 def _record(handle, options, turn):
