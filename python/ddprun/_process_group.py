@@ -596,7 +596,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _gathered(self, tensor):
         """Returns the tensors of all ranks."""
         output = tensor.new_empty((self._size,) + tuple(tensor.shape))
-        self._allgather_base(output, tensor).wait()
+        ProcessGroup._allgather_base(self, output, tensor).wait()
         return output
 
     def allreduce_coalesced(self, tensors, opts=None):
@@ -902,6 +902,10 @@ def create(options, kind=ProcessGroup):
     if not handle:
         raise _error_of(None)
     _record(handle, options, turn)
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL and size > 1:
+        from ddprun import _checks
+
+        kind = _checks.with_checks(kind)
     return kind(handle, rank, size, options.timeout)
 
 

@@ -47,6 +47,39 @@ def _follow_groups(module):
         _flight.watch(module, module.get_rank(), module.get_world_size())
 
 
+def _splitter(module):
+    of_torch = module.split_group
+
+    @functools.wraps(of_torch)
+    def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None,
+                    group_desc=None):
+        parent = parent_pg or module._get_default_group()
+        if not getattr(parent, "IS_DDPRUN", False):
+            return of_torch(parent_pg, split_ranks, timeout, pg_options, group_desc)
+        if not split_ranks or not all(split_ranks):
+            raise ValueError("split_group: split_ranks must name the ranks of each new group")
+        every = [rank for ranks in split_ranks for rank in ranks]
+        if len(set(every)) < len(every) or not set(every) <= set(range(parent.size())):
+            raise ValueError(f"split_group: {split_ranks} must be different ranks of a group of "
+                             f"{parent.size()}")
+        mine = next((ranks for ranks in split_ranks if parent.rank() in ranks), None)
+        if mine is None:
+            return None
+        # Only the ranks of the new group meet. Its name is made of them, as in PyTorch's.
+        return module.new_group([module.get_global_rank(parent, rank) for rank in sorted(mine)],
+                                timeout, module.get_backend(parent), pg_options,
+                                use_local_synchronization=True, group_desc=group_desc)
+
+    return split_group
+
+
+def _replace(module, function):
+    """Puts a function into the places of PyTorch's function of that name."""
+    for place in (module, sys.modules["torch.distributed"]):
+        if hasattr(place, function.__name__):
+            setattr(place, function.__name__, function)
+
+
 def _register_with(module):
     if "ddprun" in module.Backend.backend_list:
         return
@@ -81,10 +114,9 @@ def _register_with(module):
     module.BackendConfig.__init__ = init_config
 
     # PyTorch's refuses all backends but gloo.
-    module.monitored_barrier = monitored_barrier
-    package = sys.modules["torch.distributed"]
-    if hasattr(package, "monitored_barrier"):
-        package.monitored_barrier = monitored_barrier
+    _replace(module, monitored_barrier)
+    if hasattr(module, "split_group"):
+        _replace(module, _splitter(module))
 
 
 class _Hook:
