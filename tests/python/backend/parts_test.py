@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests parts of PyTorch that use groups, on the backend "ddprun": split_group, the checks of
-TORCH_DISTRIBUTED_DEBUG=DETAIL, functional collectives, and torch.distributed.checkpoint.
+TORCH_DISTRIBUTED_DEBUG=DETAIL, functional collectives, torch.distributed.checkpoint, and models of
+PyTorch's own tests with tensor parallelism and FSDP.
 
     parts_test.py LIBRARY_DIR [unittest arguments]
 """
+import copy
 import tempfile
 import unittest
 
@@ -20,6 +22,12 @@ try:
     from torch.distributed.tensor import Shard, distribute_tensor
 except ImportError:  # before torch 2.5
     functional = None
+try:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.testing._internal.common_fsdp import MLPStack
+    from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
+except ImportError:  # an older torch, or no expecttest
+    MLPStack = None
 
 
 def split(rank, size):
@@ -140,6 +148,50 @@ def save_and_load(rank, size, folder):
     return loaded
 
 
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def train_by_tensor_parallelism(rank, size, sequence):
+    """Compares a transformer whose tensors are sharded with a whole one."""
+    torch.manual_seed(0)
+    plain = Transformer(ModelArgs(n_layers=1, dim=16, n_heads=4, vocab_size=12, dropout_p=0.))
+    sharded = Transformer.parallelize(copy.deepcopy(plain), init_device_mesh("cpu", (size,)),
+                                      sequence, local_output_for_attn=True)
+    words = torch.randint(0, 12, (3, 8))
+    outputs = [model(words) for model in (plain, sharded)]
+    torch.testing.assert_close(whole(outputs[1]), outputs[0])
+    for one in outputs:
+        one.square().mean().backward()
+    for one, other in zip(plain.parameters(), sharded.parameters()):
+        torch.testing.assert_close(whole(other.grad), one.grad)
+    return True
+
+
+def train_by_fsdp(rank, size):
+    """Compares models that are sharded in one and in two dimensions with whole ones."""
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "tensor"))
+    plain = MLPStack(8)
+    two_dimensions = copy.deepcopy(plain).parallelize(
+        mesh["tensor"], mesh["data"], use_activation_checkpointing=False,
+        reshard_after_forward=True)
+    flat = FullyShardedDataParallel(copy.deepcopy(plain), device_id=torch.device("cpu"))
+    models = plain, two_dimensions, flat
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(3):
+        data = torch.rand(4, 8)
+        losses = []
+        for model, optimizer in zip(models, optimizers):
+            optimizer.zero_grad()
+            losses.append(model(data).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        for loss in losses[1:]:
+            torch.testing.assert_close(loss, losses[0])
+    return True
+
+
 class Parts(unittest.TestCase):
     def test_split_group(self):
         results = run(4, split)
@@ -173,6 +225,15 @@ class Parts(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for loaded in run(2, save_and_load, folder):
                 self.assertEqual(loaded, [[3, [3.] * 3, [3.]], [4, [4.] * 3, [4.]]])
+
+    @unittest.skipIf(MLPStack is None, "torch.testing is older or lacks expecttest")
+    def test_tensors_and_sequences_are_sharded(self):
+        for sequence in (False, True):
+            self.assertEqual(run(2, train_by_tensor_parallelism, sequence), [True] * 2)
+
+    @unittest.skipIf(MLPStack is None, "torch.testing is older or lacks expecttest")
+    def test_fsdp_and_tensor_parallelism_in_two_dimensions(self):
+        self.assertEqual(run(4, train_by_fsdp), [True] * 4)
 
 
 if __name__ == "__main__":
