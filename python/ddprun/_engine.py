@@ -56,6 +56,7 @@ form = _function("form", STORE_FUNCTION, c_int, c_int, c_char_p, c_char_p, c_cha
 record = _function("record", c_void_p, c_uint64, c_char_p, POINTER(c_int))
 close = _function("close", c_void_p, c_int64)
 free = _function("free", c_void_p, returns=None)
+leave_to_parent = _function("leave_to_parent", c_void_p, returns=None)
 abort = _function("abort", c_void_p, c_char_p)
 
 all_reduce = _function("all_reduce", c_void_p, _BUFFERS, c_size_t, c_int, c_int, c_int64, _CALL)

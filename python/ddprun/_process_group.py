@@ -446,6 +446,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _leave_to_parent(self):
         """Makes the group of a forked child refuse all calls: it belongs to the parent."""
+        if self._handle is not None:
+            _engine.leave_to_parent(self._handle)
         self._handle = None
         self._completer = None
         self._sweeping = threading.Lock()

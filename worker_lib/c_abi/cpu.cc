@@ -490,6 +490,14 @@ void ddprun_cpu_free(ddprun_cpu_group* group) {
   delete group;
 }
 
+void ddprun_cpu_leave_to_parent(ddprun_cpu_group* group) {
+  guarded([&] {
+    // Without the mutex: a thread of the parent may have held it at the fork.
+    if (group->engine) group->engine->leave_to_parent();
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}
+
 int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason) {
   return within(group, [&](GroupUse&) {
     group->engine->abort(reason);

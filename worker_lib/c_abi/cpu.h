@@ -110,6 +110,10 @@ int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns);
 // Frees the group, and closes it first if it is open. Null: does nothing.
 void ddprun_cpu_free(ddprun_cpu_group* group);
 
+// Closes the copies of the group's connections that the child of a fork has. The child may do
+// nothing else with the group.
+void ddprun_cpu_leave_to_parent(ddprun_cpu_group* group);
+
 // Ends all calls of the group, on every rank, with DDPRUN_CPU_STOPPED and the reason.
 int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason);
 
