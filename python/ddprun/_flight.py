@@ -91,13 +91,16 @@ class _Source:
         self._newest = -1  # entry that was read
         self._next = 0.0
         self._groups = {}  # by PyTorch's number: number in the records, and ranks
-        # By group and entry: the number of the record, and the calls of the group at that time.
+        # By group and entry: the number of the record, the group's name, and the calls of the group
+        # until then: when as many have completed, this one has.
         self._open = {}
 
     def look(self):
         status = json.loads(self._dump(False)).get("pg_status", {})
-        for key, (number, issued) in list(self._open.items()):
-            if int(status.get(str(key[0]), {}).get("last_completed_collective", 0)) >= issued:
+        names = set(self._module._world.pg_names.values())
+        for key, (_, name, issued) in list(self._open.items()):
+            completed = int(status.get(str(key[0]), {}).get("last_completed_collective", 0))
+            if completed >= issued or name not in names:
                 self._end(key)
         now = time.monotonic()
         if status != self._status and now >= self._next:
@@ -105,6 +108,10 @@ class _Source:
             self._next = time.monotonic() + (time.monotonic() - now) / _SHARE
             self._status = status
             self._take(entries)
+
+    def end_all(self):
+        for key in list(self._open):
+            self._end(key)
 
     def _end(self, key):
         self._engine.flight_end(self._open.pop(key)[0])
@@ -133,9 +140,10 @@ class _Source:
         number = self._engine.flight_begin(
             group[0], entry["collective_seq_id"], call, kind, size, peer,
             max(wall - entry["time_created_ns"], 0))
+        # The entry may be newer than the status.
         status = self._status.get(str(entry["pg_id"]), {})
-        issued = int(status.get("last_enqueued_collective", 0))
-        self._open[key] = number, issued
+        issued = max(int(status.get("last_enqueued_collective", 0)), entry["op_id"])
+        self._open[key] = number, entry["process_group"][0], issued
 
     def _group_of(self, entry):
         """Returns the number and the ranks of the group of an entry; None: PyTorch has none."""
@@ -178,9 +186,12 @@ class _Watcher(threading.Thread):
                 try:
                     source.look()
                 except Exception:  # another form of the recorder: there are no records then
+                    source.end_all()
                     self._sources.remove(source)
 
     def stop(self):
+        if is_child():  # the thread is the parent's, and may have held the event's lock
+            return
         self._has_ended.set()
         self.join()
 

@@ -100,22 +100,26 @@ class Sources(unittest.TestCase):
         self.status = {}
         self.entries = []
         self.readings = 0
+        self.before_entries = lambda: None
         world, pair = "a group", "another one"
         module = types.SimpleNamespace(_world=types.SimpleNamespace(
             default_pg=world, pg_names={world: "0", pair: "1"},
             pg_group_ranks={world: {0: 0, 1: 1, 2: 2}, pair: {1: 0, 2: 1}},
             pg_backend_config={world: "cuda:nccl", pair: "cpu:gloo,cuda:nccl"}))
+        self.module = module
         self.source = _flight._Source(module, self.engine, self.dump)
 
     def dump(self, with_entries):
         self.readings += with_entries
+        if with_entries:
+            self.before_entries()
         return json.dumps({"pg_status": self.status,
                            **({"entries": self.entries} if with_entries else {})})
 
     def call(self, name, number, ended, group=0, shapes=((3, 2),), dtype="Half"):
         self.entries.append({
             "pg_id": group, "record_id": len(self.entries), "process_group": [str(group), ""],
-            "profiling_name": name, "retired": ended, "collective_seq_id": number,
+            "profiling_name": name, "retired": ended, "collective_seq_id": number, "op_id": number,
             "time_created_ns": 1, "input_sizes": shapes, "input_dtypes": [dtype] * len(shapes)})
         of_group = self.status.setdefault(str(group), {"last_completed_collective": "0"})
         of_group["last_enqueued_collective"] = str(number)
@@ -147,6 +151,28 @@ class Sources(unittest.TestCase):
         self.call("gloo:barrier", 2, ended=True, shapes=())
         self.source.look()
         self.assertEqual(self.engine.calls[1:], [[0, 2, 8, 0, 0, -1, True]])
+
+    def test_a_call_that_began_during_the_look_goes_on(self):
+        self.call("gloo:barrier", 1, ended=True, shapes=())
+        self.before_entries = lambda: self.call("gloo:barrier", 2, ended=False, shapes=())
+        self.source.look()
+        self.before_entries = lambda: None
+        for _ in range(2):
+            self.source.look()
+        self.assertEqual(self.engine.calls[1], [0, 2, 8, 0, 0, -1, False])
+
+    def test_calls_end_with_their_group_and_with_the_recorder(self):
+        for end in (lambda: self.module._world.pg_names.clear(),
+                    lambda: setattr(self, "status", None)):
+            self.setUp()
+            self.call("gloo:barrier", 1, ended=False, shapes=())
+            self.source.look()
+            self.assertFalse(self.engine.calls[0][-1])
+            end()
+            watcher = _flight._Watcher([self.source])
+            watcher._has_ended.wait = lambda _, ends=iter([False, True]): next(ends)
+            watcher.run()
+            self.assertTrue(self.engine.calls[0][-1])
 
     def test_entries_are_read_only_after_a_change(self):
         for _ in range(3):

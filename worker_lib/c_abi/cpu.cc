@@ -420,7 +420,7 @@ ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, co
   ddprun_cpu_group* group = nullptr;
   guarded([&] {
     const WorkerEnv env = launcher_environment(Rank(rank));
-    std::shared_ptr<WorkerReporter> reporter = reporter_of_process(env);
+    std::shared_ptr<WorkerReporter> reporter = reporter_of_process(Rank(rank));
     CallbackStore callbacks(store);
     const std::string own =
         *address != '\0' ? address : likely_local_address(interface_addresses());
@@ -708,7 +708,7 @@ uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, 
 
 void ddprun_cpu_flight_end(uint64_t number) {
   guarded([&] {
-    reporter_of_process()->end_call(number, /*failed=*/false);
+    if (number != 0) reporter_of_process()->end_call(number, /*failed=*/false);
     return static_cast<int>(DDPRUN_CPU_OK);
   });
 }

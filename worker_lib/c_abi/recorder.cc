@@ -17,11 +17,13 @@ WorkerEnv launcher_environment(Rank rank) {
   return alone;
 }
 
-std::shared_ptr<WorkerReporter> reporter_of_process(const WorkerEnv& env) {
+std::shared_ptr<WorkerReporter> reporter_of_process(Rank rank) {
   static std::mutex mutex;
   static std::shared_ptr<WorkerReporter> reporter;
   const std::lock_guard lock(mutex);
-  if (!reporter || !reporter->is_of_this_process()) reporter = WorkerReporter::open(env);
+  if (!reporter || !reporter->is_of_this_process()) {
+    reporter = WorkerReporter::open(launcher_environment(rank));
+  }
   return reporter;
 }
 

@@ -21,9 +21,9 @@ namespace ddprun {
 // on node 0.
 WorkerEnv launcher_environment(Rank rank);
 
-// Returns the reporter of this process, which all its groups share. env: of its first caller.
-std::shared_ptr<WorkerReporter> reporter_of_process(
-    const WorkerEnv& env = launcher_environment(Rank(0)));
+// Returns the reporter of this process, which all its groups share. The first call reads the
+// launcher's variables. rank: of a process without a launcher.
+std::shared_ptr<WorkerReporter> reporter_of_process(Rank rank = Rank(0));
 
 FlightType flight_type_of(ElementType type);
 
