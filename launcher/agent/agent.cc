@@ -486,8 +486,8 @@ class Agent {
         concat("--hang-timeout: ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks),
                ranks.size() == 1 ? " has" : " have", " reported no step for ",
                config_.options.hang_timeout,
-               " and cannot be watched: call report_progress() in each step (in Python see "
-               "docs/how-to/hangs.md)"));
+               " and made no call that is recorded, and cannot be watched: call report_progress() "
+               "in each step (in Python see docs/how-to/hangs.md)"));
   }
 
   // --- signals and guards ------------------------------------------------------------------------

@@ -21,6 +21,7 @@ PageSample WorkerPages::sample_of(int worker) const {
   const WorkerPage& page = (*this)[worker];
   PageSample sample{.reports = page.reports.load(std::memory_order_relaxed),
                     .activity = page.activity.load(std::memory_order_relaxed),
+                    .calls = page.calls.load(std::memory_order_relaxed),
                     .is_patient = page.patient.load(std::memory_order_relaxed) > 0};
   if (const std::optional<FlightEntry> call = oldest_in_progress(page)) {
     sample.oldest_call = call->number;

@@ -197,8 +197,8 @@ std::vector<OptionSpec> make_table() {
       {"shutdown-timeout", "SECONDS", "torchrun's name for --shutdown-grace",
        "--shutdown-timeout=120", setter(&LaunchOptions::shutdown_timeout, parse_seconds)},
       {"hang-timeout", "SECONDS",
-       "workers fail if, after a step was reported, they do nothing or stay in one collective for "
-       "this time (default: no check)",
+       "workers fail if they stay in one collective for this time, or do nothing after they have "
+       "reported a step (default: no check)",
        "--hang-timeout=600", setter(&LaunchOptions::hang_timeout, parse_seconds)},
       {.name = "checkpoint-signal",
        .placeholder = "SIGNAL",

@@ -5,9 +5,9 @@ that of a build tree, for a checkout.
 """
 import ctypes
 import os
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 PENDING = -1
 OK = 0
@@ -53,8 +53,10 @@ last_error = _function("last_error", returns=c_char_p)
 answer = _function("answer", c_void_p, c_char_p, c_size_t)
 form = _function("form", STORE_FUNCTION, c_int, c_int, c_char_p, c_char_p, c_char_p, c_int64,
                  returns=c_void_p)
+record = _function("record", c_void_p, c_uint64, c_char_p, POINTER(c_int))
 close = _function("close", c_void_p, c_int64)
 free = _function("free", c_void_p, returns=None)
+leave_to_parent = _function("leave_to_parent", c_void_p, returns=None)
 abort = _function("abort", c_void_p, c_char_p)
 
 all_reduce = _function("all_reduce", c_void_p, _BUFFERS, c_size_t, c_int, c_int, c_int64, _CALL)
@@ -73,6 +75,11 @@ recv = _function("recv", c_void_p, _BUFFERS, c_int, c_int, c_int64, _CALL)
 call_wait = _function("call_wait", c_void_p, c_int64)
 call_source = _function("call_source", c_void_p)
 call_free = _function("call_free", c_void_p, returns=None)
+
+flight_group = _function("flight_group", c_uint64, c_char_p, POINTER(c_int), c_size_t)
+flight_begin = _function("flight_begin", c_uint64, c_uint64, c_int, c_int, c_uint64, c_int, c_int64,
+                         returns=c_uint64)
+flight_end = _function("flight_end", c_uint64, returns=None)
 
 
 def error_text():

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, Work
 from torch.futures import Future
 
-from ddprun import _engine
+from ddprun import _engine, _flight
 
 # By number: worker_lib/collective/element_type.h.
 _TYPES = {
@@ -446,6 +446,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _leave_to_parent(self):
         """Makes the group of a forked child refuse all calls: it belongs to the parent."""
+        if self._handle is not None:
+            _engine.leave_to_parent(self._handle)
         self._handle = None
         self._completer = None
         self._sweeping = threading.Lock()
@@ -596,7 +598,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _gathered(self, tensor):
         """Returns the tensors of all ranks."""
         output = tensor.new_empty((self._size,) + tuple(tensor.shape))
-        self._allgather_base(output, tensor).wait()
+        ProcessGroup._allgather_base(self, output, tensor).wait()
         return output
 
     def allreduce_coalesced(self, tensors, opts=None):
@@ -873,21 +875,20 @@ def _function_of(store, interrupts):
     return _engine.STORE_FUNCTION(run)
 
 
-def create(options, backend_options):
+def create(options, kind=ProcessGroup):
     """Makes the group of a torch.distributed group. Every rank of it calls this.
 
     Parameters
     ----------
     options : torch.distributed.distributed_c10d._DistributedBackendOptions
-    backend_options : object
-        Not used.
+    kind : type
+        Its class.
 
     Raises
     ------
     DistBackendError
         If a rank does not come within the timeout, or dies meanwhile.
     """
-    del backend_options
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     title = f" in group {options.group_id} of ranks {ranks}" if ranks else ""
@@ -902,7 +903,25 @@ def create(options, backend_options):
         raise interrupts[0]
     if not handle:
         raise _error_of(None)
-    return ProcessGroup(handle, rank, size, options.timeout)
+    _record(handle, options, turn)
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL and size > 1:
+        from ddprun import _checks
+
+        kind = _checks.with_checks(kind)
+    return kind(handle, rank, size, options.timeout)
+
+
+def _record(handle, options, turn):
+    """Records the group's calls, if its ranks are those of the launcher."""
+    ranks = list(options.global_ranks_in_group)
+    size = dist.get_world_size() if ranks else options.group_size
+    if not _flight.is_of_launcher(dist.get_rank() if ranks else options.group_rank, size):
+        return
+    number = (_flight.number_of(f"{options.group_id}/{turn}") if ranks
+              else _flight.number_of_world())
+    ranks = ranks or range(size)
+    _engine.record(handle, number, str(options.group_id).encode(),
+                   (_engine.c_int * len(ranks))(*ranks))
 
 
 _open_groups = weakref.WeakSet()

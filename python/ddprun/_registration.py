@@ -6,19 +6,84 @@ torch is imported. The code of the backend itself is loaded when a group is made
 import functools
 import importlib.machinery
 import sys
+import threading
 
 _MODULE = "torch.distributed.distributed_c10d"
+_HYBRID = {"cpu": "ddprun", "cuda": "nccl"}
+_making = threading.local()  # backends: of the group that this thread makes, by device
 
 
 def _create(options, backend_options):
     from ddprun import _process_group
 
-    return _process_group.create(options, backend_options)
+    if getattr(_making, "backends", None) != _HYBRID:
+        return _process_group.create(options)
+    from ddprun import _hybrid
+
+    group = _process_group.create(options, _hybrid.ProcessGroup)
+    group.add_gpus(options, backend_options)
+    return group
+
+
+def _follow_groups(module):
+    """Learns of each group that PyTorch makes, for records and for groups of two backends."""
+    from ddprun import _flight  # only now: it imports what a program without torch needs not
+
+    make = getattr(module, "_new_process_group_helper", None)
+    if make is None:
+        return
+
+    @functools.wraps(make)
+    def make_group(group_size, group_rank, global_ranks_in_group, *rest, **named):
+        if not global_ranks_in_group:
+            _flight.begin_world()
+        made = make(group_size, group_rank, global_ranks_in_group, *rest, **named)
+        if not global_ranks_in_group:
+            _flight.watch(module, group_rank, group_size)
+        return made
+
+    module._new_process_group_helper = make_group
+    if module.is_initialized():
+        _flight.watch(module, module.get_rank(), module.get_world_size())
+
+
+def _splitter(module):
+    of_torch = module.split_group
+
+    @functools.wraps(of_torch)
+    def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None,
+                    group_desc=None):
+        parent = parent_pg or module._get_default_group()
+        if not getattr(parent, "IS_DDPRUN", False):
+            return of_torch(parent_pg, split_ranks, timeout, pg_options, group_desc)
+        if not split_ranks or not all(split_ranks):
+            raise ValueError("split_group: split_ranks must name the ranks of each new group")
+        every = [rank for ranks in split_ranks for rank in ranks]
+        if len(set(every)) < len(every) or not set(every) <= set(range(parent.size())):
+            raise ValueError(f"split_group: {split_ranks} must be different ranks of a group of "
+                             f"{parent.size()}")
+        mine = next((ranks for ranks in split_ranks if parent.rank() in ranks), None)
+        if mine is None:
+            return None
+        # Only the ranks of the new group meet. Its name is made of them, as in PyTorch's.
+        return module.new_group([module.get_global_rank(parent, rank) for rank in sorted(mine)],
+                                timeout, module.get_backend(parent), pg_options,
+                                use_local_synchronization=True, group_desc=group_desc)
+
+    return split_group
+
+
+def _replace(module, function):
+    """Puts a function into the places of PyTorch's function of that name."""
+    for place in (module, sys.modules["torch.distributed"]):
+        if hasattr(place, function.__name__):
+            setattr(place, function.__name__, function)
 
 
 def _register_with(module):
     if "ddprun" in module.Backend.backend_list:
         return
+    _follow_groups(module)
     module.Backend.register_backend("ddprun", _create, extended_api=True, devices=["cpu"])
     of_torch = module.monitored_barrier
 
@@ -31,24 +96,27 @@ def _register_with(module):
             return of_torch(group, timeout, wait_all_ranks)
         return ours.monitored_barrier(timeout, wait_all_ranks)
 
-    # A Python process group takes the place of the whole group, so that other devices have none.
+    # Called before a group is made. A Python process group takes the place of the whole group, also
+    # of what other backends of the group do.
     of_config = module.BackendConfig.__init__
 
     @functools.wraps(of_config)
     def init_config(config, backend):
         of_config(config, backend)
-        backends = set(config.get_device_backend_map().values())
-        if "ddprun" in backends and len(backends) > 1:
-            raise ValueError(f"the backend ddprun cannot share a group with other backends yet "
-                             f"(in {backend!r}): make a group of its own for CPU tensors")
+        backends = config.get_device_backend_map()
+        if "ddprun" in backends.values() and len(set(backends.values())) > 1:
+            if backends != _HYBRID:
+                raise ValueError(f"the backend ddprun shares a group with no other backend than in "
+                                 f"'cpu:ddprun,cuda:nccl' (invalid value {str(backend)!r})")
+            config.device_backend_map = dict(_HYBRID)  # ddprun makes the group, so it comes first
+        _making.backends = backends
 
     module.BackendConfig.__init__ = init_config
 
     # PyTorch's refuses all backends but gloo.
-    module.monitored_barrier = monitored_barrier
-    package = sys.modules["torch.distributed"]
-    if hasattr(package, "monitored_barrier"):
-        package.monitored_barrier = monitored_barrier
+    _replace(module, monitored_barrier)
+    if hasattr(module, "split_group"):
+        _replace(module, _splitter(module))
 
 
 class _Hook:

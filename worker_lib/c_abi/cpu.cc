@@ -19,10 +19,10 @@
 #include "rendezvous/net/local_address.h"
 #include "rendezvous/net/tcp_address.h"
 #include "worker_lib/c_abi/callback_store.h"
+#include "worker_lib/c_abi/recorder.h"
 #include "worker_lib/collective/group_end.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/cpu_kernels/reduce_kernels.h"
-#include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/util/background_task.h"
 
 namespace ddprun {
@@ -95,15 +95,19 @@ class CallState {
 }  // namespace ddprun
 
 struct ddprun_cpu_group {
-  explicit ddprun_cpu_group(std::unique_ptr<ddprun::CpuGroup> formed) : engine(std::move(formed)) {}
+  ddprun_cpu_group(std::unique_ptr<ddprun::CpuGroup> formed,
+                   std::shared_ptr<ddprun::WorkerReporter> reports_to)
+      : engine(std::move(formed)), reporter(std::move(reports_to)) {}
 
   std::unique_ptr<ddprun::CpuGroup> engine;  // null: closed
-  std::mutex mutex;                          // guards what follows; never held during a call
+  const std::shared_ptr<ddprun::WorkerReporter> reporter;
+  std::mutex mutex;  // guards what follows; never held during a call
   std::condition_variable changed;
   bool is_closing = false;
   int users = 0;           // threads that use the engine, and collectives in the queue
   int collectives = 0;     // issued and not ended, inline or in the queue
   bool is_inline = false;  // a collective runs on its caller's thread; the queue waits for it
+  ddprun::CallRecorder recorder;
   // Has room for every call: issuing one never waits.
   ddprun::TaskQueue queue{"ddprun-cpu", std::numeric_limits<std::size_t>::max()};
 };
@@ -136,6 +140,21 @@ Outputs outputs_of(const ddprun_cpu_buffer* buffers, std::size_t count) {
     list.emplace_back(static_cast<char*>(buffers[i].data), buffers[i].bytes);
   }
   return list;
+}
+
+template <class Buffers>
+std::size_t bytes_of(const Buffers& buffers) {
+  std::size_t bytes = 0;
+  for (const auto& one : buffers) bytes += one.size();
+  return bytes;
+}
+
+// Returns what the record of a call says. `op` is none if it is negative.
+FlightEntry facts_of(FlightCall call, std::size_t bytes, int type, int op = -1, int root = -1) {
+  FlightEntry facts{.bytes = bytes, .peer = root, .call = call};
+  facts.dtype = flight_type_of(static_cast<ElementType>(type));
+  facts.op = static_cast<FlightOp>(op + 1);
+  return facts;
 }
 
 // Checks what the engine requires. Its first complaint is kept.
@@ -270,21 +289,23 @@ std::optional<Error> carry_out(CpuGroup& engine, const Body& body, ReadableList 
 
 // Puts a collective into the queue. REQUIRES: group.mutex is locked.
 std::shared_ptr<CallState> submit(ddprun_cpu_group& group, Body body, Inputs inputs,
-                                  Outputs outputs, const Deadline& deadline) {
+                                  Outputs outputs, const Deadline& deadline, FlightTicket record) {
   auto state = std::make_shared<CallState>();
   if (const Result<void> started = group.queue.start(); !started) {
     end_group(*group.engine, started.error().message());
+    record.end(/*failed=*/true);
     state->complete(started.error());
     return state;
   }
   group.queue.post([&group, state, deadline, body = std::move(body), inputs = std::move(inputs),
-                    outputs = std::move(outputs)] {
+                    outputs = std::move(outputs), record = std::move(record)]() mutable {
     {
       std::unique_lock lock(group.mutex);
       group.changed.wait(lock, [&] { return !group.is_inline; });
     }
     std::optional<Error> error =
         carry_out(*group.engine, body, inputs, outputs, deadline.remaining());
+    record.end(error.has_value());
     {
       const std::lock_guard lock(group.mutex);
       --group.collectives;
@@ -300,16 +321,20 @@ std::shared_ptr<CallState> submit(ddprun_cpu_group& group, Body body, Inputs inp
 
 // Issues a collective. A blocking one runs on the calling thread, unless others are in flight:
 // this saves two context switches.
-int issue(ddprun_cpu_group* group, const Check& check, std::int64_t timeout_ns,
-          ddprun_cpu_call** call, Inputs inputs, Outputs outputs, const Body& body) {
+int issue(ddprun_cpu_group* group, const Check& check, const FlightEntry& facts,
+          std::int64_t timeout_ns, ddprun_cpu_call** call, Inputs inputs, Outputs outputs,
+          const Body& body) {
   if (check.failed()) return check.report();
   const Deadline deadline{std::chrono::nanoseconds(timeout_ns)};
   auto handle = call ? std::make_unique<ddprun_cpu_call>() : nullptr;
   std::shared_ptr<CallState> state;
+  FlightTicket record;
   {
     const std::lock_guard lock(group->mutex);
+    record = group->recorder.begin(facts);
     if (call || group->collectives > 0) {
-      state = submit(*group, body, std::move(inputs), std::move(outputs), deadline);
+      state =
+          submit(*group, body, std::move(inputs), std::move(outputs), deadline, std::move(record));
     } else {
       ++group->collectives;
       group->is_inline = true;
@@ -323,6 +348,7 @@ int issue(ddprun_cpu_group* group, const Check& check, std::int64_t timeout_ns,
   if (state) return state->wait(kLongestTimeout);  // the call ends by its own deadline
   const std::optional<Error> error =
       carry_out(*group->engine, body, inputs, outputs, deadline.allowed());
+  record.end(error.has_value());
   {
     const std::lock_guard lock(group->mutex);
     --group->collectives;
@@ -346,12 +372,19 @@ CpuCallOptions reduced(int op, Duration timeout) {
 
 // Issues a message; start(done) hands it to the engine.
 template <class Start>
-int issue_message(GroupUse& use, const Check& check, ddprun_cpu_call** call, const Start& start) {
+int issue_message(ddprun_cpu_group* group, GroupUse& use, const Check& check,
+                  const FlightEntry& facts, ddprun_cpu_call** call, const Start& start) {
   if (check.failed()) return check.report();
   const auto state = std::make_shared<CallState>();
   auto handle = std::make_unique<ddprun_cpu_call>();
   handle->state = state;
-  start([state](const Result<Rank>& partner) {
+  FlightTicket record;
+  {
+    const std::lock_guard lock(group->mutex);
+    record = group->recorder.begin(facts);
+  }
+  start([state, record](const Result<Rank>& partner) mutable {
+    record.end(!partner);
     if (partner) {
       state->complete({}, partner->value);
     } else {
@@ -364,21 +397,6 @@ int issue_message(GroupUse& use, const Check& check, ddprun_cpu_call** call, con
   }
   *call = handle.release();
   return DDPRUN_CPU_OK;
-}
-
-// Returns the launcher's variables; those of node 0 if there is no launcher or one is missing.
-WorkerEnv launcher_environment() {
-  const Result<std::optional<WorkerEnv>> env = read_worker_env(environment_variable);
-  return env && *env ? **env : WorkerEnv{};
-}
-
-// The worker page of this process, which all its groups share.
-std::shared_ptr<WorkerReporter> reporter_of_process(const WorkerEnv& env) {
-  static std::mutex mutex;
-  static std::shared_ptr<WorkerReporter> reporter;
-  const std::lock_guard lock(mutex);
-  if (!reporter || !reporter->is_of_this_process()) reporter = WorkerReporter::open(env);
-  return reporter;
 }
 
 }  // namespace
@@ -401,8 +419,8 @@ ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, co
                                   const char* title, const char* address, int64_t timeout_ns) {
   ddprun_cpu_group* group = nullptr;
   guarded([&] {
-    const WorkerEnv env = launcher_environment();
-    const std::shared_ptr<WorkerReporter> reporter = reporter_of_process(env);
+    const WorkerEnv env = launcher_environment(Rank(rank));
+    std::shared_ptr<WorkerReporter> reporter = reporter_of_process(Rank(rank));
     CallbackStore callbacks(store);
     const std::string own =
         *address != '\0' ? address : likely_local_address(interface_addresses());
@@ -418,10 +436,20 @@ ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, co
                                    .node_silence = env.lease,
                                    .timeout = std::chrono::nanoseconds(timeout_ns)});
     if (!formed) return fail(status_of(formed.error()), formed.error().message());
-    group = new ddprun_cpu_group(std::move(*formed));
+    group = new ddprun_cpu_group(std::move(*formed), std::move(reporter));
     return static_cast<int>(DDPRUN_CPU_OK);
   });
   return group;
+}
+
+int ddprun_cpu_record(ddprun_cpu_group* group, uint64_t id, const char* name,
+                      const int* world_ranks) {
+  return within(group, [&](GroupUse&) {
+    const std::lock_guard lock(group->mutex);
+    group->recorder.start(group->reporter, id, name,
+                          {world_ranks, world_ranks + group->engine->size()});
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
 }
 
 int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns) {
@@ -462,6 +490,14 @@ void ddprun_cpu_free(ddprun_cpu_group* group) {
   delete group;
 }
 
+void ddprun_cpu_leave_to_parent(ddprun_cpu_group* group) {
+  guarded([&] {
+    // Without the mutex: a thread of the parent may have held it at the fork.
+    if (group->engine) group->engine->leave_to_parent();
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}
+
 int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason) {
   return within(group, [&](GroupUse&) {
     group->engine->abort(reason);
@@ -474,7 +510,8 @@ int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buff
   return within(group, [&](GroupUse&) {
     Outputs outputs = outputs_of(buffers, count);
     const Check check = Check(*group, "all_reduce").reduction(type, op).whole_elements(outputs);
-    return issue(group, check, timeout_ns, call, {}, std::move(outputs),
+    const FlightEntry facts = facts_of(FlightCall::kAllReduce, bytes_of(outputs), type, op);
+    return issue(group, check, facts, timeout_ns, call, {}, std::move(outputs),
                  [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
                    return engine.all_reduce(all, static_cast<ElementType>(type),
                                             static_cast<ReduceOp>(op), reduced(op, timeout));
@@ -488,7 +525,8 @@ int ddprun_cpu_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers,
     Outputs outputs = outputs_of(buffers, count);
     const Check check =
         Check(*group, "reduce").reduction(type, op).root(root).whole_elements(outputs);
-    return issue(group, check, timeout_ns, call, {}, std::move(outputs),
+    const FlightEntry facts = facts_of(FlightCall::kReduce, bytes_of(outputs), type, op, root);
+    return issue(group, check, facts, timeout_ns, call, {}, std::move(outputs),
                  [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
                    return engine.reduce(all, static_cast<ElementType>(type),
                                         static_cast<ReduceOp>(op), Rank(root),
@@ -502,7 +540,8 @@ int ddprun_cpu_broadcast(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffe
   return within(group, [&](GroupUse&) {
     Outputs outputs = outputs_of(buffers, count);
     const Check check = Check(*group, "broadcast").type(type).root(root).whole_elements(outputs);
-    return issue(group, check, timeout_ns, call, {}, std::move(outputs),
+    const FlightEntry facts = facts_of(FlightCall::kBroadcast, bytes_of(outputs), type, -1, root);
+    return issue(group, check, facts, timeout_ns, call, {}, std::move(outputs),
                  [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
                    return engine.broadcast(all, Rank(root), moved(type, timeout));
                  });
@@ -517,7 +556,8 @@ int ddprun_cpu_all_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
     Outputs to = outputs_of(outputs, count * group->engine->size());
     const Check check =
         Check(*group, "all_gather").type(type).whole_elements(from).one_list_per_rank(from, to);
-    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+    const FlightEntry facts = facts_of(FlightCall::kAllGather, bytes_of(from), type);
+    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
                  [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
                    return engine.all_gather(in, out, moved(type, timeout));
                  });
@@ -534,7 +574,8 @@ int ddprun_cpu_reduce_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* 
                             .reduction(type, op)
                             .whole_elements(to)
                             .one_list_per_rank(to, from);
-    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+    const FlightEntry facts = facts_of(FlightCall::kReduceScatter, bytes_of(to), type, op);
+    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
                  [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
                    return engine.reduce_scatter(in, out, static_cast<ElementType>(type),
                                                 static_cast<ReduceOp>(op), reduced(op, timeout));
@@ -552,7 +593,8 @@ int ddprun_cpu_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* input,
     Check check(*group, "gather");
     check.type(type).root(root).whole_elements(from);
     if (is_root) check.one_list_per_rank(from, to);
-    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+    const FlightEntry facts = facts_of(FlightCall::kGather, bytes_of(from), type, -1, root);
+    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
                  [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
                    return engine.gather(in[0], out, Rank(root), moved(type, timeout));
                  });
@@ -569,7 +611,8 @@ int ddprun_cpu_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
     Check check(*group, "scatter");
     check.type(type).root(root).whole_elements(to);
     if (is_root) check.one_list_per_rank(to, from);
-    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+    const FlightEntry facts = facts_of(FlightCall::kScatter, bytes_of(to), type, -1, root);
+    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
                  [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
                    return engine.scatter(in, out[0], Rank(root), moved(type, timeout));
                  });
@@ -584,7 +627,8 @@ int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
     Outputs to = outputs_of(outputs, group->engine->size());
     const Check check =
         Check(*group, "all_to_all").type(type).whole_elements(from).whole_elements(to);
-    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+    const FlightEntry facts = facts_of(FlightCall::kAllToAll, bytes_of(from), type);
+    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
                  [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
                    return engine.all_to_all(in, out, moved(type, timeout));
                  });
@@ -593,7 +637,8 @@ int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
 
 int ddprun_cpu_barrier(ddprun_cpu_group* group, int64_t timeout_ns, ddprun_cpu_call** call) {
   return within(group, [&](GroupUse&) {
-    return issue(group, Check(*group, "barrier"), timeout_ns, call, {}, {},
+    const FlightEntry facts{.call = FlightCall::kBarrier};
+    return issue(group, Check(*group, "barrier"), facts, timeout_ns, call, {}, {},
                  [](CpuGroup& engine, ReadableList, WritableList, Duration timeout) {
                    return engine.barrier(timeout);
                  });
@@ -603,11 +648,13 @@ int ddprun_cpu_barrier(ddprun_cpu_group* group, int64_t timeout_ns, ddprun_cpu_c
 int ddprun_cpu_send(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, int destination,
                     int tag, int64_t timeout_ns, ddprun_cpu_call** call) {
   return within(group, [&](GroupUse& use) {
-    return issue_message(
-        use, Check(*group, "send").partner(destination), call, [&](TransferDone done) {
-          group->engine->start_send(buffer->data, buffer->bytes, Rank(destination), tag,
-                                    std::chrono::nanoseconds(timeout_ns), std::move(done));
-        });
+    const Check check = Check(*group, "send").partner(destination);
+    const FlightEntry facts{
+        .bytes = buffer->bytes, .peer = destination, .call = FlightCall::kSend, .tag = tag};
+    return issue_message(group, use, check, facts, call, [&](TransferDone done) {
+      group->engine->start_send(buffer->data, buffer->bytes, Rank(destination), tag,
+                                std::chrono::nanoseconds(timeout_ns), std::move(done));
+    });
   });
 }
 
@@ -618,7 +665,9 @@ int ddprun_cpu_recv(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, in
     // In a group of one there is nobody to receive from.
     if (source != -1 || group->engine->size() == 1) check.partner(source);
     const std::optional<Rank> from = source == -1 ? std::nullopt : std::optional(Rank(source));
-    return issue_message(use, check, call, [&](TransferDone done) {
+    const FlightEntry facts{
+        .bytes = buffer->bytes, .peer = source, .call = FlightCall::kRecv, .tag = tag};
+    return issue_message(group, use, check, facts, call, [&](TransferDone done) {
       group->engine->start_recv(buffer->data, buffer->bytes, from, tag,
                                 std::chrono::nanoseconds(timeout_ns), std::move(done));
     });
@@ -632,3 +681,34 @@ int ddprun_cpu_call_wait(ddprun_cpu_call* call, int64_t timeout_ns) {
 int ddprun_cpu_call_source(ddprun_cpu_call* call) { return call->state->source(); }
 
 void ddprun_cpu_call_free(ddprun_cpu_call* call) { delete call; }
+
+int ddprun_cpu_flight_group(uint64_t id, const char* name, const int* world_ranks, size_t size) {
+  return guarded([&] {
+    reporter_of_process()->register_group(id, name, {world_ranks, size});
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}
+
+uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, int type,
+                                 uint64_t bytes, int peer, int64_t age_ns) {
+  uint64_t number = 0;
+  guarded([&] {
+    FlightEntry facts{.begun_ns = to_page_time(BootClock::now()) - age_ns,
+                      .collective = collective,
+                      .bytes = bytes,
+                      .group = group,
+                      .peer = peer};
+    facts.call = static_cast<FlightCall>(call);
+    facts.dtype = static_cast<FlightType>(type);
+    number = reporter_of_process()->begin_call(facts);
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+  return number;
+}
+
+void ddprun_cpu_flight_end(uint64_t number) {
+  guarded([&] {
+    if (number != 0) reporter_of_process()->end_call(number, /*failed=*/false);
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}

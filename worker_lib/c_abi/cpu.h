@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define DDPRUN_CPU_ABI_VERSION 1
+#define DDPRUN_CPU_ABI_VERSION 2
 
 // A status above 0 is an ErrorKind (base/error.h) plus one.
 enum {
@@ -94,6 +94,14 @@ const char* ddprun_cpu_last_error(void);
 ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, const char* name,
                                   const char* title, const char* address, int64_t timeout_ns);
 
+// Records the group's calls in the worker page from now on, for `ddprun flight` and --hang-timeout.
+// Call it before the first call, on all ranks alike. A record takes some tens of nanoseconds.
+// - id: the same on all ranks, and of no other group. 0: the world.
+// - name: for people; not used for the world.
+// - world_ranks: the ranks of the group as the launcher counts them.
+int ddprun_cpu_record(ddprun_cpu_group* group, uint64_t id, const char* name,
+                      const int* world_ranks);
+
 // Leaves the group. Waits for calls in flight for at most grace_ns, and ends the rest with
 // DDPRUN_CPU_STOPPED. Later calls return DDPRUN_CPU_STOPPED. A second close returns at once. Calls
 // stay valid until they are freed.
@@ -101,6 +109,10 @@ int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns);
 
 // Frees the group, and closes it first if it is open. Null: does nothing.
 void ddprun_cpu_free(ddprun_cpu_group* group);
+
+// Closes the copies of the group's connections that the child of a fork has. The child may do
+// nothing else with the group.
+void ddprun_cpu_leave_to_parent(ddprun_cpu_group* group);
 
 // Ends all calls of the group, on every rank, with DDPRUN_CPU_STOPPED and the reason.
 int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason);
@@ -163,6 +175,18 @@ int ddprun_cpu_call_wait(ddprun_cpu_call* call, int64_t timeout_ns);
 int ddprun_cpu_call_source(ddprun_cpu_call* call);
 // Frees the object. The call itself goes on; its buffers must stay until it has ended.
 void ddprun_cpu_call_free(ddprun_cpu_call* call);
+
+// --- records of calls that others carry out ---
+// For backends that PyTorch has itself. Numbers: FlightCall and FlightType (base/worker_page.h).
+
+// Registers a group: see ddprun_cpu_record.
+int ddprun_cpu_flight_group(uint64_t id, const char* name, const int* world_ranks, size_t size);
+// Records a call that began age_ns ago. Returns its number for flight_end; 0: nothing is recorded.
+// - collective: its number in the group. bytes: of this rank's tensors.
+// - peer: a rank of the world; -1: none.
+uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, int type,
+                                 uint64_t bytes, int peer, int64_t age_ns);
+void ddprun_cpu_flight_end(uint64_t number);
 
 #ifdef __cplusplus
 }

@@ -220,6 +220,10 @@ class CpuGroup {
     abort(cause);
   }
 
+  // Closes this process's copies of the connections to other nodes. For the child of a fork, which
+  // must use nothing else of the group, nor destroy it. (Default: there are none.)
+  virtual void leave_to_parent() const {}
+
   // Ends the call in progress and all later calls with kStopped. Any thread, also a watchdog
   // thread; not a signal handler.
   virtual void abort(const std::string& reason) = 0;

@@ -16,6 +16,7 @@
 #include "worker_lib/cpu_calls/reduce_collectives.h"
 #include "worker_lib/cpu_group/mailbox.h"
 #include "worker_lib/cpu_group/requirements.h"
+#include "worker_lib/cpu_peers/forked_sockets.h"
 #include "worker_lib/cpu_shm/core/pair_sizes.h"
 #include "worker_lib/cpu_shm/shared_heap.h"
 
@@ -300,6 +301,10 @@ class SharedGroup final : public CpuGroup {
 
   int rank() const override { return here_.rank; }
   int size() const override { return here_.layout.world_size(); }
+
+  void leave_to_parent() const override {
+    if (core_->parts().listener) close_sockets_at(core_->parts().addresses);
+  }
 
   Result<void> all_reduce(WritableList tensors, ElementType type, ReduceOp op,
                           const CpuCallOptions& terms) override {

@@ -112,7 +112,7 @@ std::uint64_t WorkerReporter::begin_call(const FlightEntry& facts) {
   FlightRecord& record = page->record_of(number);
   constexpr auto kRelease = std::memory_order_release;  // see read_record()
   record.number.store(0, std::memory_order_relaxed);
-  record.begun_ns.store(to_page_time(BootClock::now()), kRelease);
+  record.begun_ns.store(facts.begun_ns ? facts.begun_ns : to_page_time(BootClock::now()), kRelease);
   record.ended_ns.store(0, kRelease);
   record.collective.store(facts.collective, kRelease);
   record.bytes.store(facts.bytes, kRelease);

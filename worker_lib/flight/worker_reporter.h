@@ -66,7 +66,7 @@ class WorkerReporter {
   void register_group(std::uint64_t id, std::string_view name, std::span<const int> ranks);
 
   // Records that a call begins, and returns its number for end_call; 0: nothing is reported. facts:
-  // what is known of the call; number, times and origin are filled in.
+  // what is known of the call; number, end and origin are filled in, and the begin if it is 0.
   std::uint64_t begin_call(const FlightEntry& facts);
   // Records that the call ended, with or without failure. Has no effect if its record was
   // overwritten since.

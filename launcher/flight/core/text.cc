@@ -80,10 +80,9 @@ std::string findings_text(const std::vector<RankFlight>& flights) {
         flights, [](const RankFlight& flight) { return !flight.calls.empty(); });
     return has_any
                ? "no calls differ, and none is in progress\n"
-               : "no calls were recorded: programs of ddprun's library record theirs. Of Python "
-                 "programs with torch.distributed, py-spy dump --pid PID shows where a rank is "
-                 "(pip install py-spy), and with TORCH_FR_BUFFER_SIZE=2000 PyTorch keeps its own "
-                 "record: docs/how-to/hangs.md\n";
+               : "no calls were recorded: programs of ddprun's library record theirs, and Python "
+                 "programs that import ddprun (docs/how-to/hangs.md). Of others py-spy dump --pid "
+                 "PID shows where a rank is (pip install py-spy)\n";
   }
   std::string text;
   for (const FlightFinding& finding : findings) {

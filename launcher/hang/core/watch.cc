@@ -18,7 +18,7 @@ void HangWatch::begin(std::size_t workers, TimePoint now) {
 
 bool HangWatch::hangs(std::size_t worker) const {
   const Watched& one = workers_[worker];
-  return one.idle > timeout_ || one.in_call > timeout_;
+  return (one.last.reports > 0 && one.idle > timeout_) || one.in_call > timeout_;
 }
 
 std::vector<std::size_t> HangWatch::take_silent() {
@@ -40,14 +40,13 @@ bool HangWatch::look(const std::vector<std::optional<PageSample>>& samples, Time
   for (std::size_t i = 0; i < samples.size(); ++i) {
     Watched& one = workers_[i];
     const std::optional<PageSample>& sample = samples[i];
-    if (!sample || sample->reports == 0 || sample->is_patient) {
+    if (!sample || sample->is_patient) {
       one = {};
-      one.is_silent = sample && sample->reports == 0 && !sample->is_patient;
       continue;
     }
     const bool is_active =
         sample->reports != one.last.reports || sample->activity != one.last.activity;
-    one.is_silent = false;
+    one.is_silent = sample->reports == 0 && sample->calls == 0;
     one.idle = is_active ? Duration(0) : one.idle + passed;
     const bool in_same_call =
         sample->oldest_call != 0 && sample->oldest_call == one.last.oldest_call;

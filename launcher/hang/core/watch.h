@@ -1,8 +1,8 @@
 // HangWatch: decides whether a worker of this node hangs (--hang-timeout).
 //
-// A worker is watched from its first report of a step on. It hangs in two cases:
-// - It has shown no activity for the timeout: no report, no finished call into its group,
-//   nothing saved.
+// A worker hangs in two cases:
+// - It has reported a step, and then shown no activity for the timeout: no report, no finished
+//   call into its group, nothing saved.
 // - One call into its group has been in progress for the timeout.
 //
 // A worker that says that it waits for a long operation of another rank does not hang.
@@ -26,6 +26,7 @@ namespace ddprun {
 struct PageSample {
   std::uint64_t reports = 0;  // 0: it has never reported a step
   std::uint64_t activity = 0;
+  std::uint64_t calls = 0;        // into its groups, until now
   std::uint64_t oldest_call = 0;  // number of the oldest call in progress; 0: none
   bool is_patient = false;        // it waits for a long operation of another rank
 };
@@ -48,8 +49,8 @@ class HangWatch {
   Duration idle(std::size_t worker) const { return workers_[worker].idle; }
   bool hangs(std::size_t worker) const;
 
-  // Returns the workers that have lived for the timeout without a report of a step; they are
-  // not watched. Returns them only once, and an empty list at all other times.
+  // Returns the workers that have lived for the timeout without a report of a step or a call into
+  // a group; they are not watched. Returns them only once, and an empty list at all other times.
   std::vector<std::size_t> take_silent();
 
  private:
@@ -57,7 +58,7 @@ class HangWatch {
     PageSample last;
     Duration idle{};
     Duration in_call{};
-    bool is_silent = false;  // it lives and has reported no step
+    bool is_silent = false;  // it lives, and has reported no step and made no call
   };
 
   Duration timeout_;

@@ -93,6 +93,33 @@ def train_with_the_dead(rank, size, file):
     return learn_of_death(file, lambda: model(torch.randn(8, 20)).sum().backward())
 
 
+def leave_a_child_behind(rank, size, file, is_over):
+    """Each rank is on a node of its own. Rank 1 dies, a child of its fork lives."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+                      GROUP_RANK=str(rank), GROUP_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT="1")
+    group = dist.new_group()
+    dist.barrier(group)
+    # Messages have a connection of their own.
+    right, left = (rank + 1) % size, (rank - 1) % size
+    work = dist.isend(torch.ones(1), right, group=group)
+    dist.recv(torch.ones(1), left, group=group)
+    work.wait()
+    if rank == 1:
+        if os.fork() == 0:
+            deadline = time.monotonic() + 20
+            while not os.path.exists(is_over) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            os._exit(0)
+        die(file)
+    try:
+        return learn_of_death(file, lambda: dist.recv(torch.ones(10), 1, group=group))
+    finally:
+        pathlib.Path(f"{is_over}.{rank}").touch()
+        if all(os.path.exists(f"{is_over}.{one}") for one in (0, 2)):
+            pathlib.Path(is_over).touch()
+
+
 # --- other failures ---
 
 
@@ -194,7 +221,7 @@ def create(store, rank, size, name):
 
     return _process_group.create(types.SimpleNamespace(
         group_rank=rank, group_size=size, global_ranks_in_group=[0, 1], group_id=name, store=store,
-        timeout=datetime.timedelta(seconds=20)), None)
+        timeout=datetime.timedelta(seconds=20)))
 
 
 def form_groups_in_threads(rank, size):
@@ -282,6 +309,7 @@ class Failures(unittest.TestCase):
     def check_death(self, function, *arguments):
         with ranks.tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "death")
+            arguments = [os.path.join(folder, one) if one == "over" else one for one in arguments]
             told = run(3, function, file, *arguments, killed=(1,))
         for text, seconds in (told[0], told[2]):
             self.assertIn("rank 1", text)
@@ -292,6 +320,9 @@ class Failures(unittest.TestCase):
             self.check_death(reduce_with_the_dead, is_async)
         self.check_death(receive_from_the_dead)
         self.check_death(train_with_the_dead)
+
+    def test_so_is_one_on_another_node_that_leaves_a_forked_child_behind(self):
+        self.check_death(leave_a_child_behind, "over")
 
     def test_different_calls_are_errors_on_every_rank(self):
         for what in ("size", "type", "operation", "collective", "root"):
@@ -333,16 +364,6 @@ class Forming(unittest.TestCase):
 
 
 class Loading(unittest.TestCase):
-    def test_other_backends_in_one_group_are_refused(self):
-        said = output_of(
-            "import torch, ddprun, torch.distributed as dist\n"
-            "try: dist.init_process_group('cpu:ddprun,cuda:nccl', store=dist.HashStore(), rank=0, "
-            "world_size=1)\n"
-            "except ValueError as error: print(error)")
-        self.assertEqual(said, "the backend ddprun cannot share a group with other backends yet "
-                               "(in 'cpu:ddprun,cuda:nccl'): make a group of its own for CPU "
-                               "tensors\n")
-
     def test_torch_is_not_imported(self):
         self.assertEqual(output_of("import sys, ddprun; print('torch' in sys.modules)"), "False\n")
 

@@ -28,9 +28,20 @@ class HangWatchTest : public testing::Test {
   std::optional<PageSample> second_ = PageSample();
 };
 
-TEST_F(HangWatchTest, WhoHasNeverReportedNeverHangs) {
-  first_->oldest_call = 1;
+TEST_F(HangWatchTest, AWorkerThatHasReportedNoStepHangsOnlyInACall) {
+  first_->calls = 7;
   EXPECT_FALSE(live(seconds(1000)));
+  first_->calls = first_->oldest_call = 8;
+  EXPECT_FALSE(live(seconds(10)));
+  EXPECT_TRUE(live(seconds(2)));
+  EXPECT_TRUE(watch_.hangs(0));
+  EXPECT_FALSE(watch_.hangs(1));
+}
+
+TEST_F(HangWatchTest, TheFirstReportBeginsTheIdleTime) {
+  live(seconds(1000));
+  first_->reports = 1;
+  EXPECT_FALSE(live(seconds(10)));
 }
 
 TEST_F(HangWatchTest, WhoHasReportedHangsWhenNothingFollows) {
@@ -107,9 +118,13 @@ TEST_F(HangWatchTest, WorkersThatReportNoStepForTheTimeoutAreToldOnce) {
   EXPECT_TRUE(watch_.take_silent().empty()) << "it is known";
 }
 
-TEST_F(HangWatchTest, WhoHasEndedOrReportedOrWaitsIsNotSilent) {
+TEST_F(HangWatchTest, WhoHasEndedOrReportedOrWaitsOrMakesCallsIsNotSilent) {
   first_.reset();
   second_->is_patient = true;
+  live(seconds(30));
+  EXPECT_TRUE(watch_.take_silent().empty());
+  second_->is_patient = false;
+  second_->calls = 1;
   live(seconds(30));
   EXPECT_TRUE(watch_.take_silent().empty());
 }
