@@ -105,6 +105,8 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
     ValueError
         The function cannot be sent, or an option is refused.
     """
+    if not callable(function):
+        raise ValueError(f"launch: {function!r} is not a function")
     for name in _REFUSED:
         if options.get(name) is not None:
             raise ValueError(f"launch: {name} is refused: it is for agents that are started one by "
@@ -135,8 +137,8 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
                           listens=is_remote)
         results = exchange.close()
         if code != 0:
-            report = _told_report(told) if is_remote else _read_report(report_file)
-            _raise_failure(results, report, code)
+            report = {} if is_remote else _read_report(report_file)
+            _raise_failure(results, report, code, _told_report(told))
         return [pickle.loads(data)[1] for _, data in sorted(_last_generation(results).items())]
 
 
@@ -201,7 +203,10 @@ def _end_with_parent() -> Callable[[], None]:
 
 def _run(command: list[str], environment: dict[str, str],
          listens: bool) -> tuple[int, list[str]]:
-    """Runs ddprun. Returns its exit code, and with `listens` its own last lines."""
+    """Runs ddprun. Returns its exit code and, as far as they are copied, its own last lines.
+
+    With `listens` its errors are always copied. Then it has no status line on a terminal.
+    """
     # A notebook shows what is written to sys.stdout, and not what goes to the descriptor.
     copied = sys.stdout is not sys.__stdout__
     sys.stdout.flush()  # earlier lines come first
@@ -216,8 +221,13 @@ def _run(command: list[str], environment: dict[str, str],
     try:
         return _end_of(process, told), told
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        _end_of(process, told)
+        for _ in range(2):  # ddprun kills the workers at the second one, and we ddprun at the third
+            process.send_signal(signal.SIGINT)
+            try:
+                _end_of(process, told)
+                break
+            except KeyboardInterrupt:
+                pass
         raise
     finally:
         if process.poll() is None:
@@ -273,8 +283,13 @@ def _exceptions(results: dict[int, bytes]) -> dict[int, tuple[BaseException, str
     return {rank: value for rank, (succeeded, value) in loaded.items() if not succeeded}
 
 
-def _raise_failure(results: _Results, report: dict[str, Any], code: int) -> None:
-    """Raises the exception that has ended the job, else a LaunchError."""
+def _raise_failure(results: _Results, report: dict[str, Any], code: int,
+                   printed: Optional[dict[str, Any]] = None) -> None:
+    """Raises the exception that has ended the job, else a LaunchError.
+
+    printed: what is known of the job where it has left no report.
+    """
+    error_report, report = report, report or printed or {}
     last = _last_generation(results)
     ended = report.get("state") == "ended"
     if ended and report.get("exit_code_of") == "worker":
@@ -290,5 +305,5 @@ def _raise_failure(results: _Results, report: dict[str, Any], code: int) -> None
                 raise error from RemoteTraceback(f"rank {rank}:\n{text}")
     what = (report.get("what") if ended else
             "ddprun was killed while the job ran" if report else "the job did not start")
-    raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, report,
+    raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, error_report,
                       {rank: error for rank, (error, _) in _exceptions(last).items()})

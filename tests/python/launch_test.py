@@ -39,6 +39,9 @@ FUNCTIONS = """
 
     def fail(how, after=0):
         rank = ddprun.Environment.current().rank
+        if how == "deaf":
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
         if rank == 1 and ddprun.restart_count() < 1 + after:
             if how == "raise":
                 try:
@@ -141,8 +144,10 @@ class Launch(frame.Test):
             self.run_failing("raise", nnodes=2)
         with self.assertRaisesRegex(
                 ddprun.LaunchError,
-                r"^launch: the job did not start \(ddprun ended with exit code 2\)$"):
+                r"^launch: [^\n]*--bogus[^\n]* \(ddprun ended with exit code 2\)$"):
             self.run_failing("raise", bogus=1)
+        with self.assertRaisesRegex(ValueError, "^launch: None is not a function$"):
+            ddprun.launch(None)
         with unittest.mock.patch.dict(sys.modules, {"cloudpickle": None}):
             with self.assertRaisesRegex(ValueError, r"cannot be sent \(pip install cloudpickle"):
                 ddprun.launch(lambda: 1)
@@ -274,7 +279,7 @@ class Launch(frame.Test):
     def test_the_report_of_an_earlier_job_is_not_this_one_s(self):
         earlier = self.folder / "report.json"
         earlier.write_text('{"state": "ended", "exit_code_of": "ddprun", "what": "earlier"}')
-        with self.assertRaisesRegex(ddprun.LaunchError, "^launch: the job did not start") as caught:
+        with self.assertRaisesRegex(ddprun.LaunchError, "^launch: .*bogus") as caught:
             self.run_failing("raise", bogus=1, report_file=earlier)
         self.assertEqual(caught.exception.report, {})
 
@@ -313,12 +318,12 @@ class Launch(frame.Test):
                 ddprun.launch(self.functions.fail, "talk", nproc_per_node=2)
         self.assertIn("goodbye\n", output.getvalue())
 
-    def started_script(self):
+    def started_script(self, how="pause"):
         """Returns a script that has launched two workers, of which one waits for ever."""
-        script = self.script("""
+        script = self.script(f"""
             import ddprun, launch_test_functions
             try:
-                ddprun.launch(launch_test_functions.fail, "pause", nproc_per_node=2)
+                ddprun.launch(launch_test_functions.fail, "{how}", nproc_per_node=2)
             except KeyboardInterrupt:
                 print("interrupted")
         """)
@@ -345,6 +350,18 @@ class Launch(frame.Test):
         said = process.communicate(timeout=frame.PATIENCE)[0]
         self.assertTrue(said.endswith("interrupted\n"), said)
         self.assertEqual(process.returncode, 0)
+        self.assertEqual(self.processes(), [])
+
+    def test_a_second_interrupt_kills_workers_that_do_not_end(self):
+        process = self.started_script("deaf")
+        process.send_signal(signal.SIGINT)
+        said = ""
+        while "SIGINT: passing it on" not in said:
+            self.assertTrue(select.select([process.stdout], [], [], frame.PATIENCE)[0], said)
+            said += os.read(process.stdout.fileno(), 1 << 16).decode()
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=frame.PATIENCE)[0]
+        self.assertTrue(said.endswith("interrupted\n"), said)
         self.assertEqual(self.processes(), [])
 
     def test_a_script_that_is_killed_leaves_no_process(self):
