@@ -33,7 +33,7 @@ class TrainingState:
     Attributes
     ----------
     model
-        A module. Of DistributedDataParallel the module within it is meant.
+        A module. Of DistributedDataParallel and ``torch.compile`` the module within it is meant.
     optimizer, scheduler
         Of ``torch.optim``. C++ restores SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta and LBFGS, and
         the schedules StepLR, MultiStepLR, CosineAnnealingLR, LinearLR, SequentialLR and
@@ -82,15 +82,19 @@ class TrainingState:
 def _module(model: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    for _ in range(2):  # compiled within DistributedDataParallel, or the other way round
+        model = model.module if isinstance(model, DistributedDataParallel) else model
+        model = getattr(model, "_orig_mod", model)
+    return model
 
 
 # --- to the file ----------------------------------------------------------------------------------
 
 
 def _to_json(value: Any, where: str) -> Any:
+    hint = " (use .item(), or TrainingState.tensors)" if hasattr(value, "detach") else ""
     raise TypeError(f"save a checkpoint: {where} is a {type(value).__name__}, only None, bool, "
-                    "int, float, str, list and dict can be saved here")
+                    f"int, float, str, list and dict can be saved here{hint}")
 
 
 def _to_file(value: Any, where: str) -> Any:
@@ -342,13 +346,20 @@ def _read(path: str, descriptor: int, map_location: Any, mmap: bool) -> dict[str
     except Exception as error:  # whatever the unpickler and the reader of archives raise
         if isinstance(error, MemoryError):
             raise
-        found = re.search(r"GLOBAL ([\w.]+)|global `?([\w.]+)", str(error))
-        what = (f"it holds '{found[1] or found[2]}', only tensors and plain values are read"
-                if found else str(error).splitlines()[0] if str(error) else type(error).__name__)
-        raise CheckpointError(f"read {path}: {what}") from None
+        raise CheckpointError(f"read {path}: {_why_not_loaded(error)}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"read {path}: it is a {type(value).__name__}, not a dict")
     return value
+
+
+def _why_not_loaded(error: Exception) -> str:
+    """Returns one line of PyTorch's text, without its advice to load the file nevertheless."""
+    text = str(error)
+    found = re.search(r"(?:GLOBAL|Unsupported class) ([\w.]+)", text)
+    if found:
+        return f"it holds '{found[1]}', only tensors and plain values are read"
+    reason = text.partition("WeightsUnpickler error: ")[2] or text
+    return reason.strip().partition("\n")[0] or type(error).__name__
 
 
 def _merged(parts: Sequence[dict[str, Any]], directory: CheckpointDirectory,

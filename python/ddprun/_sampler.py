@@ -91,8 +91,12 @@ class DistributedSampler:
         return left // ranks if self._identity["drop_last"] else (left + ranks - 1) // ranks
 
     def __iter__(self) -> Iterator[int]:
-        """Begins a pass. A second one over the same epoch begins at its beginning."""
-        self._begin, self._start = self._start, 0
+        """Begins a pass. After a whole one, the next pass over the epoch begins at its beginning.
+
+        After one that was left early it begins again where that one began. So a look at the first
+        batch loses nothing.
+        """
+        self._begin = self._start
         self._handed_out = self._reached = 0
         return self._pass(self._begin, len(self))
 
@@ -101,6 +105,7 @@ class DistributedSampler:
         for number in range(count):
             self._handed_out = number + 1
             yield order[(begin + self.rank + number * self.num_replicas) % self._size]
+        self._start = 0
 
     def _order(self) -> Any:
         if not self._identity["shuffle"]:

@@ -288,6 +288,7 @@ class Saves(frame.Test):
         training = Training()
         for state, pattern in (
                 (dict(extra={"x": [object()]}), r"extra\['x'\]\[0\] is a object, only None"),
+                (dict(extra=[torch.ones(1)]), r"extra\[0\] is a Tensor, .*\(use .item\(\), or"),
                 (dict(extra={1: 2}), "extra has the key 1, a str was expected"),
                 (dict(extra=1 << 70), "extra is 1180591620717411303424, which has more than 64"),
                 (dict(tensors={"a": torch.eye(2).to_sparse()}), r"tensors\['a'\] is a tensor of "),
@@ -341,9 +342,72 @@ class Saves(frame.Test):
         self.assertEqual(rates(first, 4), rates(second, 4))
         self.assertTrue(torch.equal(first.models["g"].weight, second.models["g"].weight))
 
+    def test_a_compiled_model_has_the_names_of_the_module_within(self):
+        save(self.run1, 1)
+        training = Training()
+        compiled = checkpoint.TrainingState(torch.compile(training.net))
+        checkpoint.CheckpointManager(self.run1).restore(compiled)
+        self.assertEqual(training.value(), 1.0)
+
     def test_it_imports_no_pytorch(self):
         frame.run([sys.executable, "-c", "import ddprun, sys; ddprun.checkpoint.load; "
                                          "sys.exit('torch' in sys.modules)"])
+
+
+class Sampler(frame.Test):
+    def samplers(self, ranks, size=23, **options):
+        return [checkpoint.DistributedSampler(range(size), ranks, rank, **options)
+                for rank in range(ranks)]
+
+    def test_the_order_is_that_of_pytorch(self):
+        for options in ({}, {"drop_last": True}, {"shuffle": False}, {"seed": 7}):
+            for rank, sampler in enumerate(self.samplers(3, **options)):
+                theirs = torch.utils.data.DistributedSampler(range(23), 3, rank, **options)
+                for epoch in (0, 4):
+                    for one in (sampler, theirs):
+                        one.set_epoch(epoch)
+                    self.assertEqual(len(sampler), len(theirs))
+                    self.assertEqual(list(sampler), list(theirs))
+
+    def test_another_world_gets_each_sample_that_is_left_once(self):
+        whole = list(self.samplers(1)[0])
+        old, new = self.samplers(3), self.samplers(2)
+        parts = [iter(one) for one in old]
+        done = [next(part) for _ in range(4) for part in parts]
+        self.assertEqual(old[0].position, 12)
+        for sampler in new:
+            sampler.load_state_dict(json.loads(json.dumps(old[0].state_dict())))
+            sampler.set_epoch(0)
+        rest = [index for pair in zip(*new) for index in pair]
+        self.assertEqual(done + rest, whole + whole[:1])  # filled up
+
+    def test_a_look_at_the_first_batch_loses_nothing_and_a_loader_may_be_ahead(self):
+        for workers in (0, 1):
+            sampler = self.samplers(1)[0]
+            sampler.load_state_dict({**sampler.state_dict(), "position": 8})
+            loader = torch.utils.data.DataLoader(range(23), 4, sampler=sampler, num_workers=workers)
+            first = next(iter(loader)).tolist()
+            found, positions = [], []
+            for batch in sampler.batches(loader):
+                found += batch.tolist()
+                positions.append(sampler.position)
+            self.assertEqual(found[:4], first)
+            self.assertEqual(found, list(self.samplers(1)[0])[8:])
+            self.assertEqual(positions, [12, 16, 20, 23])
+            self.assertEqual(len(list(sampler)), 23)  # the next pass is a whole one
+
+    def test_a_state_of_another_dataset_is_refused(self):
+        sampler = self.samplers(1)[0]
+        for change, pattern in (
+                ({"dataset_size": 5}, "has dataset_size 5, this sampler has 23"),
+                ({"seed": 1}, "has seed 1, this"), ({"position": -1}, "position -1, not a count"),
+                ({"position": 99}, "has position 99; a world of 1 deals 23 samples"),
+                ({"epoch": "x"}, "has epoch 'x', not a count")):
+            with self.assertRaisesRegex(ValueError, pattern):
+                sampler.load_state_dict({**sampler.state_dict(), **change})
+        for arguments in ((range(3), 2, 2), ([], 1, 0)):
+            with self.assertRaisesRegex(ValueError, "^DistributedSampler: "):
+                checkpoint.DistributedSampler(*arguments)
 
 
 class Failures(frame.Test):
