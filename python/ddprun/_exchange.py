@@ -26,6 +26,7 @@ _PATIENCE = 20.0  # seconds until both sides have proved what they know
 _ANSWER_PATIENCE = 600.0  # seconds; the process that called launch may be stopped for a while
 _MOST_CONNECTIONS = 4096  # at a time
 _GET, _PUT = b"g", b"p"
+_HEAD = struct.Struct("<cqq")  # of a request: which one, generation, rank
 _NO_RESULT = pickle.dumps((True, None))  # of a function that ends its process by sys.exit(0)
 
 
@@ -53,11 +54,13 @@ class _Connection:
     def __exit__(self, *exception: object) -> None:
         self._socket.close()
 
-    def send(self, data: bytes) -> None:
-        self._socket.sendall(struct.pack("<Q", len(data)) + self._code(0, data))
-        self._socket.sendall(data)
+    def send(self, *parts: bytes) -> None:
+        size = sum(map(len, parts))
+        self._socket.sendall(struct.pack("<Q", size) + self._code(0, *parts))
+        for part in parts:
+            self._socket.sendall(part)
 
-    def receive(self, most: int) -> bytes:
+    def receive(self, most: int) -> bytearray:
         (size,) = struct.unpack("<Q", self._receive(8))
         if size > most:
             raise ConnectionError("it does not know the secret of this job, or sends too much")
@@ -67,21 +70,23 @@ class _Connection:
             raise ConnectionError("it does not know the secret of this job")
         return data
 
-    def _code(self, way: int, data: bytes) -> bytes:
+    def _code(self, way: int, *parts: Union[bytes, bytearray]) -> bytes:
         code = hmac.new(self._key, self._names[way] + struct.pack("<Q", self._counts[way]),
                         hashlib.sha256)
         self._counts[way] += 1
-        code.update(data)
+        for part in parts:
+            code.update(part)
         return code.digest()
 
-    def _receive(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            piece = self._socket.recv(min(count - len(data), 1 << 20))
-            if not piece:
+    def _receive(self, count: int) -> bytearray:
+        data = bytearray(count)
+        rest = memoryview(data)
+        while len(rest) > 0:
+            received = self._socket.recv_into(rest)
+            if received == 0:
                 raise ConnectionError("it closed the connection")
-            data += piece
-        return bytes(data)
+            rest = rest[received:]
+        return data
 
 
 class Exchange:
@@ -100,7 +105,7 @@ class Exchange:
     def __init__(self, call: bytes, addresses: list[str], is_remote: bool) -> None:
         self._call = call
         self._secret = secrets.token_hex(32)
-        self._results: dict[tuple[int, int], bytes] = {}
+        self._results: dict[tuple[int, int], Union[bytes, memoryview]] = {}
         self._lock = threading.Lock()
         self._slots = threading.Semaphore(_MOST_CONNECTIONS)
         self._is_closed = False
@@ -121,7 +126,7 @@ class Exchange:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def close(self) -> dict[tuple[int, int], bytes]:
+    def close(self) -> dict[tuple[int, int], Union[bytes, memoryview]]:
         """Accepts no connection any more. Returns what has come, by generation and rank."""
         if not self._is_closed:
             self._is_closed = True
@@ -149,11 +154,11 @@ class Exchange:
         try:
             with connection, contextlib.suppress(OSError, MemoryError, struct.error):
                 peer = _Connection(connection, self._secret.encode(), is_server=True)
-                request = peer.receive(MAX_BYTES + 64)
-                kind, generation, rank = struct.unpack_from("<cqq", request)
+                request = peer.receive(_HEAD.size + MAX_BYTES)
+                kind, generation, rank = _HEAD.unpack_from(request)
                 if kind == _PUT:
                     with self._lock:
-                        self._results[generation, rank] = request[struct.calcsize("<cqq"):]
+                        self._results[generation, rank] = memoryview(request)[_HEAD.size:]
                     peer.send(b"")
                     return
                 with self._lock:
@@ -167,15 +172,15 @@ class Client:
     """The side of a worker. The address is taken out of its environment."""
 
     def __init__(self, generation: int, rank: int) -> None:
-        self._head = struct.pack("<qq", generation, rank)
+        self._place = (generation, rank)
         secret, port, *addresses = os.environ.pop(PLACE_VARIABLE).split()
         self._secret = secret.encode()
         self._addresses = [(address, int(port)) for address in addresses]
 
-    def call(self) -> bytes:
+    def call(self) -> bytearray:
         """Returns the call. From then on this rank has the result None."""
         with self._connected() as peer:
-            peer.send(_GET + self._head)
+            peer.send(_HEAD.pack(_GET, *self._place))
             return peer.receive(MAX_BYTES)
 
     def send(self, result: bytes) -> None:
@@ -192,7 +197,7 @@ class Client:
             raise ValueError(f"launch: the result has {len(result)} bytes, {MAX_BYTES} is the most "
                              "that is sent (write it into a file, and return the file's name)")
         with self._connected() as peer:
-            peer.send(_PUT + self._head + result)
+            peer.send(_HEAD.pack(_PUT, *self._place), result)
             peer.receive(0)
 
     def _connected(self) -> _Connection:

@@ -144,7 +144,8 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
 
 # By generation and rank: the pickled pair of whether it succeeded, and its result or its exception
 # with the traceback.
-_Results = dict[tuple[int, int], bytes]
+_Pickled = Union[bytes, memoryview]
+_Results = dict[tuple[int, int], _Pickled]
 
 
 def _pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -271,13 +272,13 @@ def _read_report(file: str) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _last_generation(results: _Results) -> dict[int, bytes]:
+def _last_generation(results: _Results) -> dict[int, _Pickled]:
     """Returns what the ranks of the last generation have sent, by rank."""
     last = max((generation for generation, _ in results), default=0)
     return {rank: data for (generation, rank), data in results.items() if generation == last}
 
 
-def _exceptions(results: dict[int, bytes]) -> dict[int, tuple[BaseException, str]]:
+def _exceptions(results: dict[int, _Pickled]) -> dict[int, tuple[BaseException, str]]:
     """Returns the exceptions with their tracebacks, by rank."""
     loaded = {rank: pickle.loads(data) for rank, data in sorted(results.items())}
     return {rank: value for rank, (succeeded, value) in loaded.items() if not succeeded}

@@ -36,7 +36,7 @@ class _Results:
         return True
 
 
-def _run(call: bytes, results: _Results) -> None:
+def _run(call: bytearray, results: _Results) -> None:
     sys.path[:], pickler, pickled = pickle.loads(call)
     try:
         results.pickler = importlib.import_module(pickler)
