@@ -185,6 +185,9 @@ def ranks_of(group: Optional[Any]) -> Ranks:
     if group is not None or (distributed is not None and distributed.is_available()
                              and distributed.is_initialized()):
         ranks: Ranks = _RanksOfGroup(group)
-        return ranks if ranks.size > 1 else Ranks()
+        if ranks.size == 1:
+            ranks = Ranks()
+            ranks.group = group
+        return ranks
     environment = Environment.current()
     return Ranks() if environment.world_size == 1 else _RanksOfStore(environment)

@@ -4,10 +4,11 @@ The program in C++ is examples/train_digits.cc. Its training is repeated here, s
 """
 import hashlib
 import json
-import pathlib
+import os
 import re
 import shutil
 import sys
+import unittest.mock
 
 import frame
 import needs
@@ -145,6 +146,23 @@ class Cpp(frame.Test):
         restored = checkpoint.CheckpointManager(self.folder / "two-35").restore(training.state)
         self.assertRegex(restored.remarks[0], r"was saved by a world of 2, this one has 1: the")
         self.assertEqual(len(training.sampler), 1437 - files["sampler"]["position"])
+
+    def test_each_side_reads_whose_the_directory_was(self):
+        run1 = self.folder / "run1"
+        for job in ("x", "y"):
+            with unittest.mock.patch.object(checkpoint, "_OWNER", job), \
+                    unittest.mock.patch.dict(os.environ, {"RANK": "0", "WORLD_SIZE": "1",
+                                                          "TORCHELASTIC_RUN_ID": job}):
+                Training().save(run1)
+        self.train(run1, options=["--checkpoint-every=1000"])
+        claim = json.loads((run1 / ".claim.json").read_text())
+        self.assertEqual((claim["claim"], claim["displaced"]), (3, [["x", 0], ["y", 0]]))
+        self.assertEqual([step for step, _ in claim["accepted"]], [0])
+        with unittest.mock.patch.dict(os.environ, {
+                "RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x",
+                "DDPRUN_GENERATION": "1"}):
+            with self.assertRaisesRegex(checkpoint.DirectoryTakenError, r"^job '\w+:\w+' has"):
+                checkpoint.CheckpointManager(run1)
 
     def test_shards_are_what_rank_0_alone_would_have_written(self):
         for kind in ("begin-shards", "begin"):

@@ -8,6 +8,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import resource
 import signal
 import sys
@@ -618,25 +619,28 @@ class SeveralRanks(frame.Test):
         return self.job(["--nproc-per-node=2", "--rdzv-id=ranks", *options,
                          self.script(RANKS.format(setup=setup, body=body))], **env).end(code)
 
-    def test_all_ranks_save_and_restore_alike(self):
-        for setup in (self.STORE, self.GLOO):
-            said = self.run_ranks(setup, """
-    with torch.no_grad():
-        net.weight.fill_(here.rank + 1)
-    for step in range(1, 4):
-        manager.save(step, state)
-    manager.wait()
-    print("then", f"{torch.rand(1).item():.6f}", flush=True)
-    """)
-            then = dict(sorted(line.split(" then ") for line in said.splitlines()
-                               if " then " in line))
-            again = self.run_ranks(setup, "print('weights', net.weight.unique().tolist())")
+    def test_all_ranks_save_and_restore_alike_through_the_store_and_a_group(self):
+        body = """
+    import torch.distributed as dist
+    for place in ("run1", "run2"):
+        manager = checkpoint.CheckpointManager(place)
+        restored = manager.restore(state)
+        print(place, restored.step, f"{torch.rand(1).item():.6f}", net.weight.unique().tolist())
+        with torch.no_grad():
+            net.weight.fill_(here.rank + 1)
+        for step in range(restored.step + 1, restored.step + 4):
+            manager.save(step, state)
+        manager.wait()
+        print("then", place, restored.step + 3, f"{torch.rand(1).item():.6f}", flush=True)
+        if place == "run1":
+            dist.init_process_group("gloo")
+    """
+        first, second = self.run_ranks(self.STORE, body), self.run_ranks(self.STORE, body)
+        for place in ("run1", "run2"):
             for rank in range(2):
                 # Each rank has its own random numbers, and rank 0's weights.
-                self.assertIn(f"rank {rank} at 3 with {then[f'[rank {rank}]']}\n", again)
-                self.assertIn(f"[rank {rank}] weights [1.0]\n", again)
-            for file in (self.folder / "run1").iterdir():
-                file.unlink()
+                number = re.search(rf"\[rank {rank}\] then {place} 3 (\S+)", first)[1]
+                self.assertIn(f"[rank {rank}] {place} 3 {number} [1.0]\n", second)
 
     def test_ranks_that_are_apart_are_told_so_on_each_rank(self):
         said = self.run_ranks(self.STORE, """
