@@ -46,6 +46,7 @@ class DistributedSampler:
         self._handed_out = 0
         self._reached = 0  # by the loop, if batches() counts it
         self._is_counted = False
+        self._is_exhausted = False  # by a loader, which may be ahead of the loop
         self._batch_size = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -79,6 +80,7 @@ class DistributedSampler:
             for batch in loader:
                 self._reached += min(size or 1, self._left(self._reached))
                 yield batch
+            self._start = 0
         finally:
             # The loader may have handed out more than the loop has got.
             self._handed_out = self._reached
@@ -96,6 +98,9 @@ class DistributedSampler:
         After one that was left early it begins again where that one began. So a look at the first
         batch loses nothing.
         """
+        if self._is_exhausted and not self._is_counted:
+            self._start = 0
+        self._is_exhausted = False
         self._begin = self._start
         self._handed_out = self._reached = 0
         return self._pass(self._begin, len(self))
@@ -105,7 +110,7 @@ class DistributedSampler:
         for number in range(count):
             self._handed_out = number + 1
             yield order[(begin + self.rank + number * self.num_replicas) % self._size]
-        self._start = 0
+        self._is_exhausted = True
 
     def _order(self) -> Any:
         if not self._identity["shuffle"]:
@@ -153,7 +158,7 @@ class DistributedSampler:
         self._choose(epoch, position if world == self.num_replicas else min(position, self._size))
 
     def _choose(self, epoch: int, start: int) -> None:
-        self.epoch, self._start, self._begin = epoch, start, None
+        self.epoch, self._start, self._begin, self._is_exhausted = epoch, start, None, False
 
 
 def _default_place() -> tuple[int, int]:
