@@ -20,6 +20,7 @@ from ddprun._save import announce_checkpoint, listen_for_save_requests, save_req
 from ddprun._version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from ddprun import checkpoint
     from ddprun._job import Job, JobError, JobNotFoundError, JobStatus, LogLine, Worker, jobs
     from ddprun._launch import LaunchError, RemoteTraceback, launch
 
@@ -35,6 +36,7 @@ __all__ = [
     "Worker",
     "__version__",
     "announce_checkpoint",
+    "checkpoint",
     "generation",
     "jobs",
     "launch",
@@ -56,6 +58,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "checkpoint":
+        return importlib.import_module("ddprun.checkpoint")
     if name not in _LATER:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(f"ddprun.{_LATER[name]}"), name)

@@ -137,6 +137,8 @@ class Job:
         if name is None and options.get("rdzv_endpoint") is not None:
             raise ValueError("Job: a name is missing: rdzv_endpoint asks a service, which may have "
                              "many jobs (ddprun status --rdzv-endpoint lists them)")
+        if isinstance(name, str) and not (name and name.isprintable()):
+            raise ValueError(f"Job: invalid name {name!r} (expected an id, or a process id)")
         self._options = options
         self._words = to_words(options)
         # The name may begin with "-".
@@ -223,6 +225,8 @@ class Job:
         rank
             Only this rank.
         """
+        if not isinstance(signal, (str, int)):
+            raise TypeError(f"Job.signal: invalid signal {signal!r} (expected a name or a number)")
         words = [*([] if rank is None else [f"--rank={rank}"]), *self._words]
         # An IntEnum, such as signal.SIGUSR1, is its number.
         number = signal if isinstance(signal, str) else str(int(signal))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import pickle
+import re
 import signal
 import site
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Any, Callable, Optional, Union
+from typing import IO, Any, Callable, Optional, Sequence, Union
 
+from ddprun._exchange import PLACE_VARIABLE, Exchange, own_addresses
 from ddprun._options import to_words
 from ddprun._program import find_program
 
-# Their results stay on other nodes.
-_REFUSED = ("hosts", "hostfile", "nnodes", "rdzv_endpoint", "master_addr")
-CALL_FILE = "call"
+# They say how agents meet that are started one by one.
+_REFUSED = ("nnodes", "rdzv_endpoint", "master_addr")
 _REPORT_FILE = "report.json"
 _PR_SET_PDEATHSIG = 1
 _START_FAILED = 64  # docs/reference/exit_codes.md
+_FIRST_FAILURE = re.compile(r"ddprun: error: first failure: (rank (\d+) .*)")
+_ERROR = re.compile(r"ddprun: (?:error: )?(.+)")
+_MOST_TOLD = 100  # lines
 
 
 class LaunchError(RuntimeError):
@@ -62,14 +65,10 @@ def _pickler() -> Any:
     return cloudpickle
 
 
-def result_file(folder: str, generation: int, rank: int) -> pathlib.Path:
-    """Returns where a rank of a generation writes whether it succeeded, and its result."""
-    return pathlib.Path(folder) / f"result-{generation}-{rank}"
-
-
 def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, str] = 1,
-           max_restarts: int = 0, hosts: Optional[str] = None, **options: Any) -> list[Any]:
-    """Runs ``function(*args)`` on each worker of a new job of this host, and waits for its end.
+           max_restarts: int = 0, hosts: Union[str, Sequence[str], None] = None,
+           **options: Any) -> list[Any]:
+    """Runs ``function(*args)`` on each worker of a new job, and waits for its end.
 
     The workers are new processes with this python, in the environment of ddprun's workers. Output
     appears where that of this process appears. Ctrl-C ends the job.
@@ -85,8 +84,9 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
     max_restarts
         How often all workers are started again after a failure.
     hosts
-        Refused: results of other hosts are not brought back. Start a script with
-        ``ddprun --hosts`` there.
+        Names of hosts, which ssh reaches without a password: ``["gpu0:4", "gpu1:4"]``. By default
+        the workers run on this host. Other hosts need the same python and packages at the same
+        paths, the folder in which this process runs, and TCP connections to this host.
     **options
         Other options of ddprun, with ``_`` for ``-``: ``hang_timeout=600``, ``quiet=True``,
         ``env=["A=1", "B=2"]``.
@@ -105,34 +105,61 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
     ValueError
         The function cannot be sent, or an option is refused.
     """
-    for name, value in {"hosts": hosts, **options}.items():
-        if name in _REFUSED and value is not None:
-            raise ValueError(f"launch: {name} is refused: results of other hosts are not brought "
-                             "back (start a script with ddprun)")
-    with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
-        _write_call(pathlib.Path(folder) / CALL_FILE, function, args)
-        report_file = os.fspath(options.pop("report_file", os.path.join(folder, _REPORT_FILE)))
-        if os.path.isfile(report_file):
-            os.remove(report_file)  # else that of an earlier job would be read if this one fails
-        words = to_words({"standalone": True, "nproc_per_node": nproc_per_node,
-                          "max_restarts": max_restarts, "report_file": report_file, **options})
-        code = _run([find_program(), *words, "-m", "ddprun._launched", folder])
-        report = _read_report(report_file)
+    if not callable(function):
+        raise ValueError(f"launch: {function!r} is not a function")
+    for name in _REFUSED:
+        if options.get(name) is not None:
+            raise ValueError(f"launch: {name} is refused: it is for agents that are started one by "
+                             "one (give hosts, or start a script with ddprun)")
+    call = _pickled_call(function, args)
+    names = hosts if isinstance(hosts, str) or hosts is None else ",".join(hosts)
+    is_remote = names is not None or options.get("hostfile") is not None
+    addresses = own_addresses(names, options.get("hostfile")) if is_remote else ["127.0.0.1"]
+    with Exchange(call, addresses, is_remote) as exchange, \
+            tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
+        environment = {**_environment(), PLACE_VARIABLE: exchange.place}
+        if is_remote:
+            # ssh passes no variables on. These are named only, so that no argument has the secret.
+            passed = [PLACE_VARIABLE, "PYTHON_EXEC", "PYTHONPATH"]
+            given = options.pop("env", [])
+            options["env"] = [*(name for name in passed if name in environment),
+                              *([given] if isinstance(given, str) else given)]
+            own: dict[str, Any] = {"hosts": names}
+            report_file = ""  # it would be a file of the hosts
+        else:
+            report_file = os.fspath(options.pop("report_file", os.path.join(folder, _REPORT_FILE)))
+            if os.path.isfile(report_file):
+                os.remove(report_file)  # that of an earlier job, if this one does not start
+            own = {"standalone": True, "report_file": report_file}
+        words = to_words({**own, "nproc_per_node": nproc_per_node, "max_restarts": max_restarts,
+                          **options})
+        code, told = _run([find_program(), *words, "-m", "ddprun._launched"], environment,
+                          listens=is_remote)
+        results = exchange.close()
         if code != 0:
-            _raise_failure(folder, report, code)
-        return _results(folder)
+            report = {} if is_remote else _read_report(report_file)
+            _raise_failure(results, report, code, _told_report(told))
+        return [pickle.loads(data)[1] for _, data in sorted(_last_generation(results).items())]
 
 
-def _write_call(file: pathlib.Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+# By generation and rank: the pickled pair of whether it succeeded, and its result or its exception
+# with the traceback.
+_Pickled = Union[bytes, memoryview]
+_Results = dict[tuple[int, int], _Pickled]
+
+
+def _pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     use = _pickler()
-    name = getattr(function, "__qualname__", "")
+    name = getattr(function, "__qualname__", type(function).__name__)
     if use is pickle and (getattr(function, "__module__", "") == "__main__" or "<" in name):
         raise ValueError(f"launch: {name} is a function of __main__, or within another one, and "
                          "cannot be sent (pip install cloudpickle, or move it into a module)")
-    with file.open("wb") as stream:
-        # The worker needs the path to load the call, and pickles its result in the same way.
-        pickle.dump((sys.path, use.__name__), stream)
-        stream.write(use.dumps((function, args)))
+    try:
+        call = use.dumps((function, args))
+    except Exception as error:  # whatever the classes of the arguments do
+        raise ValueError(f"launch: {name} or its arguments cannot be sent: {error}") from error
+    # The worker needs the path to load the call, and pickles its result in the same way.
+    return pickle.dumps((sys.path, use.__name__, call))
 
 
 def _environment() -> dict[str, str]:
@@ -175,37 +202,65 @@ def _end_with_parent() -> Callable[[], None]:
     return in_child
 
 
-def _run(command: list[str]) -> int:
-    """Runs ddprun. Returns its exit code."""
+def _run(command: list[str], environment: dict[str, str],
+         listens: bool) -> tuple[int, list[str]]:
+    """Runs ddprun. Returns its exit code and, as far as they are copied, its own last lines.
+
+    With `listens` its errors are always copied. Then it has no status line on a terminal.
+    """
     # A notebook shows what is written to sys.stdout, and not what goes to the descriptor.
     copied = sys.stdout is not sys.__stdout__
     sys.stdout.flush()  # earlier lines come first
     sys.stderr.flush()
     process = subprocess.Popen(
-        command, env=_environment(), encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if copied else None, stderr=subprocess.STDOUT if copied else None,
+        command, env=environment, encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if copied else None,
+        stderr=subprocess.STDOUT if copied else subprocess.PIPE if listens else None,
         start_new_session=True,  # else a terminal's Ctrl-C comes to it twice
         preexec_fn=_end_with_parent())
+    told: list[str] = []
     try:
-        return _end_of(process)
+        return _end_of(process, told), told
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        _end_of(process)
+        for _ in range(2):  # ddprun kills the workers at the second one, and we ddprun at the third
+            process.send_signal(signal.SIGINT)
+            try:
+                _end_of(process, told)
+                break
+            except KeyboardInterrupt:
+                pass
         raise
     finally:
         if process.poll() is None:
             process.kill()  # the other guards of ddprun then end all workers
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
-def _end_of(process: subprocess.Popen[str]) -> int:
+def _end_of(process: subprocess.Popen[str], told: list[str]) -> int:
     """Copies the process's output to its end. Returns the exit code."""
-    if process.stdout is not None:
-        for line in process.stdout:
-            sys.stdout.write(line)
+    pipe: Optional[IO[str]] = process.stdout or process.stderr
+    shown = sys.stdout if process.stdout is not None else sys.stderr
+    if pipe is not None:
+        for line in pipe:
+            shown.write(line)
+            if line.startswith("ddprun: "):
+                told.append(line.rstrip("\n"))
+                del told[:-_MOST_TOLD]
     return process.wait()
+
+
+def _told_report(told: list[str]) -> dict[str, Any]:
+    """Returns from ddprun's lines what the report of a job on this host would have."""
+    for line in reversed(told):
+        found = _FIRST_FAILURE.match(line)
+        if found:
+            return {"state": "ended", "exit_code_of": "worker", "what": found[1],
+                    "failed_generations": [{"first": [{"rank": int(found[2])}]}]}
+    errors = [found[1] for found in map(_ERROR.match, told) if found]
+    return {"state": "ended", "what": errors[-1]} if errors else {}
 
 
 def _read_report(file: str) -> dict[str, Any]:
@@ -217,37 +272,33 @@ def _read_report(file: str) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _last_generation(folder: str) -> int:
-    found = [int(file.name.split("-")[1]) for file in pathlib.Path(folder).glob("result-*-*")]
-    return max(found, default=0)
+def _last_generation(results: _Results) -> dict[int, _Pickled]:
+    """Returns what the ranks of the last generation have sent, by rank."""
+    last = max((generation for generation, _ in results), default=0)
+    return {rank: data for (generation, rank), data in results.items() if generation == last}
 
 
-def _results(folder: str) -> list[Any]:
-    generation = _last_generation(folder)
-    results: list[Any] = []
-    while (file := result_file(folder, generation, len(results))).exists():
-        results.append(pickle.loads(file.read_bytes())[1])
-    return results
+def _exceptions(results: dict[int, _Pickled]) -> dict[int, tuple[BaseException, str]]:
+    """Returns the exceptions with their tracebacks, by rank."""
+    loaded = {rank: pickle.loads(data) for rank, data in sorted(results.items())}
+    return {rank: value for rank, (succeeded, value) in loaded.items() if not succeeded}
 
 
-def _exceptions(folder: str, generation: int) -> dict[int, tuple[BaseException, str]]:
-    """Returns the exceptions of a generation with their tracebacks, by rank."""
-    found = {}
-    for file in pathlib.Path(folder).glob(f"result-{generation}-*"):
-        if file.suffix:  # a result that is not complete
-            continue
-        succeeded, value = pickle.loads(file.read_bytes())
-        if not succeeded:
-            found[int(file.name.split("-")[2])] = value
-    return dict(sorted(found.items()))
+def _raise_failure(results: _Results, report: dict[str, Any], code: int,
+                   printed: Optional[dict[str, Any]] = None) -> None:
+    """Raises the exception that has ended the job, else a LaunchError.
 
-
-def _raise_failure(folder: str, report: dict[str, Any], code: int) -> None:
-    """Raises the exception that has ended the job, else a LaunchError."""
+    printed: what is known of the job where it has left no report.
+    """
+    error_report, report = report, report or printed or {}
+    last = _last_generation(results)
     ended = report.get("state") == "ended"
     if ended and report.get("exit_code_of") == "worker":
         failed = report["failed_generations"][-1]
-        exceptions = _exceptions(folder, int(failed["generation"]))
+        generation = failed.get("generation")
+        exceptions = _exceptions(last if generation is None else
+                                 {rank: data for (of, rank), data in results.items()
+                                  if of == generation})
         for first in failed["first"]:
             rank = first.get("rank")
             if rank in exceptions:
@@ -255,6 +306,5 @@ def _raise_failure(folder: str, report: dict[str, Any], code: int) -> None:
                 raise error from RemoteTraceback(f"rank {rank}:\n{text}")
     what = (report.get("what") if ended else
             "ddprun was killed while the job ran" if report else "the job did not start")
-    exceptions = _exceptions(folder, _last_generation(folder))
-    raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, report,
-                      {rank: error for rank, (error, _) in exceptions.items()})
+    raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, error_report,
+                      {rank: error for rank, (error, _) in _exceptions(last).items()})

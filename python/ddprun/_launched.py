@@ -1,33 +1,31 @@
-"""The program of the workers of `ddprun.launch`: calls the function, and writes its result."""
+"""The program of the workers of `ddprun.launch`: calls the function, and sends its result."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import pathlib
 import pickle
 import sys
 import traceback
 from typing import Any
 
 from ddprun._environment import Environment
-from ddprun._launch import CALL_FILE, result_file
+from ddprun._exchange import Client
 from ddprun._record import record
 
 
 class _Results:
-    """Writes the result of this rank. A later one replaces it."""
+    """Sends the result of this rank. A later one replaces it."""
 
-    def __init__(self, folder: str) -> None:
-        environment = Environment.current()
-        self._file = result_file(folder, environment.generation, environment.rank)
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self.pickler: Any = pickle
 
-    def write(self, succeeded: bool, value: Any) -> None:
-        data = self.pickler.dumps((succeeded, value))
-        unfinished = self._file.with_suffix(".unfinished")
-        unfinished.write_bytes(data)
-        os.replace(unfinished, self._file)
+    def send(self, succeeded: bool, value: Any) -> None:
+        try:
+            data = self.pickler.dumps((succeeded, value))
+        except Exception as error:  # whatever the classes in the result do
+            raise TypeError(f"launch: the result cannot be pickled: {error}") from error
+        self._client.send(data)
 
     def can_be_sent(self, error: Exception) -> bool:
         """Returns whether the exception can be pickled and made again from that."""
@@ -38,31 +36,37 @@ class _Results:
         return True
 
 
-def _run(folder: str, results: _Results) -> None:
-    with (pathlib.Path(folder) / CALL_FILE).open("rb") as file:
-        sys.path[:], pickler = pickle.load(file)
-        results.pickler = importlib.import_module(pickler)
-        function, args = pickle.load(file)
-    result = function(*args)
+def _run(call: bytearray, results: _Results) -> None:
+    sys.path[:], pickler, pickled = pickle.loads(call)
     try:
-        results.write(True, result)
-    except Exception as error:  # whatever the classes in the result do
-        raise TypeError(f"launch: the result cannot be pickled: {error}") from error
+        results.pickler = importlib.import_module(pickler)
+        function, args = pickle.loads(pickled)
+    except Exception as error:  # whatever the modules of the function do
+        raise RuntimeError(f"launch: the function cannot be loaded on this worker: "
+                           f"{type(error).__name__}: {error}") from error
+    results.send(True, function(*args))
 
 
 @record
 def main() -> None:
-    """Calls the function of the call file in the folder that the command line names."""
-    folder = sys.argv[1]
-    results = _Results(folder)
-    results.write(True, None)  # the result if the function ends the process, as sys.exit(0) does
+    """Gets the call from the process that called `launch`, and sends the result there."""
+    environment = Environment.current()
+    client = Client(environment.generation, environment.rank)
     try:
-        _run(folder, results)
+        call = client.call()
+    except OSError as error:
+        sys.exit(f"launch: rank {environment.rank}: {error}")
+    results = _Results(client)
+    try:
+        _run(call, results)
     except Exception as error:
         sent: Exception = error
         if not results.can_be_sent(error):
             sent = RuntimeError(f"{type(error).__name__}: {error}")
-        results.write(False, (sent, traceback.format_exc()))
+        try:
+            results.send(False, (sent, traceback.format_exc()))
+        except OSError:
+            pass  # the launcher reports the exception itself
         raise
 
 

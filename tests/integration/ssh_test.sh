@@ -13,6 +13,7 @@ bin=$1
 kills=${DDPRUN_SSH_KILLS:-10}
 count=${DDPRUN_SSH_HOSTS:-4}
 ratio=${DDPRUN_SSH_RATIO:-}
+sources=$(cd "$(dirname "$0")/../.." && pwd)
 
 # shellcheck source=tests/integration/testbed.sh
 source "$(dirname "$0")/testbed.sh"
@@ -290,6 +291,30 @@ SCRIPT
   shown=$(on_head "$work/bin/ddprun" --hosts "$two" --env SECRET=hidden --dry-run true)
   check "--dry-run does not show a variable's value" \
     bash -c 'grep -q -- --env=SECRET <<<"$1" && ! grep -q hidden <<<"$1"' - "$shown"
+
+  echo "--- ddprun.launch of Python brings results and exceptions back"
+  cat >calls.py <<'SCRIPT'
+import os
+def place():
+    return os.environ["RANK"], os.uname().nodename
+def fail():
+    return 1 // (os.environ["RANK"] != "1")
+SCRIPT
+  cat >launching.py <<SCRIPT
+import calls, ddprun
+options = dict(hosts="$two", ssh="ssh -F $work/keys/config")
+print(ddprun.launch(calls.place, **options))
+try:
+    ddprun.launch(calls.fail, **options)
+except ZeroDivisionError as error:
+    print("rank 1 raised" if "rank 1:" in str(error.__cause__) else error.__cause__)
+SCRIPT
+  log=$work/log/launch
+  (PATH=$work/bin:$PATH PYTHONPATH=$sources/python on_head python3 launching.py) >"$log" 2>&1
+  check "it ends with 0" test $? -eq 0
+  check "results by rank" says "\\[\\('0', '$(node 0)'\\), \\('1', '$(node 1)'\\)\\]"
+  check "the first failure" says "^rank 1 raised"
+  check "nothing is left" nothing_left
 
   echo "--- hosts that die during the start and after it"
   netns-cluster freeze "$(node 1)"

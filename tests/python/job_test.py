@@ -117,6 +117,13 @@ class RunningJobs(frame.Test):
             with self.assertRaisesRegex(ddprun.JobNotFoundError, "^ddprun: no job '-train' of "):
                 ask()
 
+    def test_a_name_or_a_signal_that_none_can_be_is_one_line(self):
+        for name in ("", "a\nb", "a\0"):
+            with self.assertRaisesRegex(ValueError, r"^Job: invalid name '[^\n]*' \(expected"):
+                ddprun.Job(name)
+        with self.assertRaisesRegex(TypeError, r"^Job.signal: invalid signal None \(expected"):
+            ddprun.Job("a").signal(None)
+
     def test_a_bad_value_is_the_command_s_error(self):
         process = self.start("train")
         job = ddprun.Job(process.process.pid)

@@ -6,16 +6,18 @@ import pathlib
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest.mock
 
 import frame
 
 import ddprun
-from ddprun import _launch
+from ddprun import _exchange, _launch
 
 # A module of functions, which every python can import.
 FUNCTIONS = """
@@ -30,8 +32,16 @@ FUNCTIONS = """
         print(f"{word} from {here.rank}", flush=True)
         return here.rank, here.world_size, word
 
+    def large():
+        from ddprun import _exchange
+        _exchange.MAX_BYTES = 1000
+        return bytes(2000)
+
     def fail(how, after=0):
         rank = ddprun.Environment.current().rank
+        if how == "deaf":
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
         if rank == 1 and ddprun.restart_count() < 1 + after:
             if how == "raise":
                 try:
@@ -47,9 +57,9 @@ FUNCTIONS = """
             if how == "lambda":
                 return lambda: 1
             if how == "talk":
-                signal.signal(signal.SIGINT, lambda *_: None)
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                 print("pausing", flush=True)
-                signal.pause()
+                signal.sigwait({signal.SIGINT})
                 print("x" * 300000, flush=True)
                 print("goodbye", flush=True)
         waits = how not in ("leave", "lambda", "talk")
@@ -130,33 +140,137 @@ class Launch(frame.Test):
                 self.run_failing("lambda")
 
     def test_bad_input_starts_nothing(self):
-        with self.assertRaisesRegex(ValueError, "^launch: hosts is refused: results of other"):
-            self.run_failing("raise", hosts="a,b")
         with self.assertRaisesRegex(ValueError, "^launch: nnodes is refused"):
             self.run_failing("raise", nnodes=2)
         with self.assertRaisesRegex(
                 ddprun.LaunchError,
-                r"^launch: the job did not start \(ddprun ended with exit code 2\)$"):
+                r"^launch: [^\n]*--bogus[^\n]* \(ddprun ended with exit code 2\)$"):
             self.run_failing("raise", bogus=1)
+        with self.assertRaisesRegex(ValueError, "^launch: None is not a function$"):
+            ddprun.launch(None)
         with unittest.mock.patch.dict(sys.modules, {"cloudpickle": None}):
             with self.assertRaisesRegex(ValueError, r"cannot be sent \(pip install cloudpickle"):
                 ddprun.launch(lambda: 1)
 
+    def test_what_cannot_be_sent_is_one_line_and_starts_nothing(self):
+        with unittest.mock.patch.object(_launch, "_run", side_effect=AssertionError("started")):
+            with self.assertRaisesRegex(ValueError, r"^launch: place or its arguments cannot be "
+                                                    r"sent: cannot pickle '_thread.lock' object$"):
+                ddprun.launch(self.functions.place, threading.Lock())
+            with unittest.mock.patch.dict(sys.modules, {"cloudpickle": None}):
+                for function in (lambda: 1, unittest.mock.patch):
+                    with self.assertRaisesRegex(ValueError, "^launch: [^\n]*cannot be sent"):
+                        ddprun.launch(function, threading.Lock())
+
+    def test_a_result_that_is_too_large_is_an_error_of_that_worker(self):
+        with self.assertRaisesRegex(ValueError, "^launch: the result has [0-9]+ bytes, 1000 is the "
+                                                "most that is sent [^\n]*$"), \
+                contextlib.redirect_stdout(io.StringIO()):
+            ddprun.launch(self.functions.large, nproc_per_node=2)
+
+    def test_a_function_that_its_worker_cannot_load_is_one_line(self):
+        with unittest.mock.patch.object(sys, "path", sys.path[1:]), \
+                contextlib.redirect_stdout(io.StringIO()):
+            with self.assertRaisesRegex(
+                    RuntimeError, "^launch: the function cannot be loaded on this worker: "
+                                  "ModuleNotFoundError: No module named 'launch_test_functions'$"):
+                ddprun.launch(self.functions.place, "hello", nproc_per_node=2)
+
+    def test_strangers_neither_send_results_nor_get_the_call(self):
+        with _exchange.Exchange(b"the call", ["127.0.0.1"], is_remote=False) as exchange:
+            secret, port, address = exchange.place.split()
+            for other in (secret[::-1], ""):
+                with unittest.mock.patch.dict(os.environ,
+                                              {"DDPRUN_LAUNCH": f"{other}x {port} {address}"}):
+                    stranger = _exchange.Client(0, 0)
+                for part in (stranger.call, lambda: stranger.send(b"result")):
+                    with self.assertRaisesRegex(ConnectionError, "cannot reach the process that "
+                                                "called launch, at port [0-9]+ of 127.0.0.1: it "):
+                        part()
+            with socket.create_connection((address, int(port))) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\xff" * 200)
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(4096):
+                        pass
+            with unittest.mock.patch.dict(os.environ, {"DDPRUN_LAUNCH": exchange.place}):
+                client = _exchange.Client(2, 7)
+            self.assertEqual(client.call(), b"the call")
+            self.assertEqual(pickle.loads(exchange.close()[2, 7]), (True, None))
+
+    def hosts(self, names, **options):
+        """Starts `place` on hosts that are this one, with the environment of an ssh session."""
+        ssh = self.folder / "ssh"
+        ssh.write_text(f"""#!/bin/sh
+            while [ "$1" != -- ]; do shift; done
+            case $2 in lost*) echo "ssh: no route to $2" >&2; exit 255;; esac
+            exec env -i HOME="$HOME" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 \
+              SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" sh -c "$3"
+        """)
+        ssh.chmod(0o755)
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            return self.on_hosts(names, ssh, output, **options)
+
+    def on_hosts(self, names, ssh, output, how=None, **options):
+        function, argument = ((self.functions.place, "hello") if how is None else
+                              (self.functions.fail, how))
+        try:
+            return ddprun.launch(function, argument, hosts=names, ssh=ssh, shutdown_grace=5,
+                                 **options)
+        finally:
+            self.said = output.getvalue()
+
+    def test_results_come_back_from_several_hosts(self):
+        self.assertEqual(self.hosts(["node0:2", "node1:1"]),
+                         [(0, 3, "hello"), (1, 3, "hello"), (2, 3, "hello")])
+        self.assertIn("[rank 2] hello from 2\n", self.said)
+
+    def test_failures_on_other_hosts_are_told_as_those_of_this_one(self):
+        with self.assertRaises(ValueError) as caught:
+            self.hosts("node0:1,node1:1", how="raise")
+        self.assertRegex(str(caught.exception.__cause__), "(?s)rank 1:.*KeyError: 'key'")
+        with self.assertRaisesRegex(
+                ddprun.LaunchError,
+                r"^launch: rank 1 \(.*\) was killed by SIGKILL \(ddprun ended with exit code 137"):
+            self.hosts("node0:1,node1:1", how="kill")
+        self.assertEqual(self.hosts("node0:1,node1:1", how="raise", max_restarts=1), [1, 1])
+
+    def test_a_host_that_cannot_be_reached_is_one_line(self):
+        with self.assertRaisesRegex(
+                ddprun.LaunchError, r"^launch: host lost1: ssh cannot connect: ssh: no route to "
+                                    r"lost1[^\n]* \(ddprun ended with exit code 64\)$"):
+            self.hosts(["node0", "lost1"])
+
+    def test_a_host_that_cannot_connect_back_says_so(self):
+        with unittest.mock.patch.object(_launch, "own_addresses", return_value=["127.0.0.9"]), \
+                unittest.mock.patch.object(_exchange.socket, "has_dualstack_ipv6",
+                                           return_value=False), \
+                unittest.mock.patch.object(_exchange.socket, "create_server",
+                                           _on_loopback(_exchange.socket.create_server)):
+            with self.assertRaisesRegex(ddprun.LaunchError, "^launch: rank [01] .* exit"):
+                self.hosts("node0:1,node1:1")
+        self.assertRegex(self.said, r"(?m)^\[rank [01]\] launch: rank [01]: .* cannot reach the "
+                                    r"process that called launch, at port \d+ of 127.0.0.9: ")
+
+    def test_own_addresses_are_those_on_the_routes_to_the_hosts(self):
+        hostfile = self.folder / "hosts.txt"
+        hostfile.write_text("# mine\nlocalhost slots=2\n\n")
+        self.assertEqual(_exchange.own_addresses("me@127.0.0.1:4,[::1]:2,no-such-host.invalid",
+                                                 hostfile)[-1], "127.0.0.1")
+
     def test_the_exception_of_a_worker_is_raised_only_if_it_has_ended_the_job(self):
-        for rank, result in enumerate([(True, 7), (False, (KeyError("one"), "traceback"))]):
-            _launch.result_file(self.folder, 0, rank).write_bytes(pickle.dumps(result))
+        results = {(0, 0): pickle.dumps((True, 7)),
+                   (0, 1): pickle.dumps((False, (KeyError("one"), "traceback")))}
         report = {"state": "ended", "exit_code_of": "worker", "what": "what has happened",
                   "failed_generations": [{"generation": 0, "first": [{"rank": 1}]}]}
         with self.assertRaisesRegex(KeyError, "one"):
-            _launch._raise_failure(str(self.folder), report, 1)
+            _launch._raise_failure(results, report, 1)
         for changed, text in [
                 ({"exit_code_of": "signal"}, "what has happened"),  # after a restart
                 ({"exit_code_of": "ddprun"}, "what has happened"),  # saved on request, for example
                 ({"state": "running"}, "ddprun was killed while the job ran"),
                 (None, "the job did not start")]:
             with self.assertRaises(ddprun.LaunchError) as caught:
-                _launch._raise_failure(str(self.folder),
-                                       {} if changed is None else report | changed, 143)
+                _launch._raise_failure(results, {} if changed is None else report | changed, 143)
             self.assertEqual(str(caught.exception),
                              f"launch: {text} (ddprun ended with exit code 143)")
             self.assertEqual(list(map(repr, caught.exception.exceptions)), ["1"])
@@ -165,7 +279,7 @@ class Launch(frame.Test):
     def test_the_report_of_an_earlier_job_is_not_this_one_s(self):
         earlier = self.folder / "report.json"
         earlier.write_text('{"state": "ended", "exit_code_of": "ddprun", "what": "earlier"}')
-        with self.assertRaisesRegex(ddprun.LaunchError, "^launch: the job did not start") as caught:
+        with self.assertRaisesRegex(ddprun.LaunchError, "^launch: .*bogus") as caught:
             self.run_failing("raise", bogus=1, report_file=earlier)
         self.assertEqual(caught.exception.report, {})
 
@@ -204,12 +318,12 @@ class Launch(frame.Test):
                 ddprun.launch(self.functions.fail, "talk", nproc_per_node=2)
         self.assertIn("goodbye\n", output.getvalue())
 
-    def started_script(self):
+    def started_script(self, how="pause"):
         """Returns a script that has launched two workers, of which one waits for ever."""
-        script = self.script("""
+        script = self.script(f"""
             import ddprun, launch_test_functions
             try:
-                ddprun.launch(launch_test_functions.fail, "pause", nproc_per_node=2)
+                ddprun.launch(launch_test_functions.fail, "{how}", nproc_per_node=2)
             except KeyboardInterrupt:
                 print("interrupted")
         """)
@@ -238,6 +352,18 @@ class Launch(frame.Test):
         self.assertEqual(process.returncode, 0)
         self.assertEqual(self.processes(), [])
 
+    def test_a_second_interrupt_kills_workers_that_do_not_end(self):
+        process = self.started_script("deaf")
+        process.send_signal(signal.SIGINT)
+        said = ""
+        while "SIGINT: passing it on" not in said:
+            self.assertTrue(select.select([process.stdout], [], [], frame.PATIENCE)[0], said)
+            said += os.read(process.stdout.fileno(), 1 << 16).decode()
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=frame.PATIENCE)[0]
+        self.assertTrue(said.endswith("interrupted\n"), said)
+        self.assertEqual(self.processes(), [])
+
     def test_a_script_that_is_killed_leaves_no_process(self):
         process = self.started_script()
         process.kill()
@@ -245,6 +371,11 @@ class Launch(frame.Test):
         deadline = time.monotonic() + frame.PATIENCE
         while self.processes():
             self.assertLess(time.monotonic(), deadline, self.processes())
+
+
+def _on_loopback(create_server):
+    """Returns a create_server() that listens on 127.0.0.1 only."""
+    return lambda address, **options: create_server(("127.0.0.1", address[1]), **options)
 
 
 def _environment_of(process: pathlib.Path) -> str:

@@ -1,0 +1,584 @@
+"""Checkpoints that are whole or absent, in the format of the C++ library, which restores them.
+
+``docs/concepts/checkpoints.md`` has the guarantees, ``docs/reference/file_formats.md`` the format::
+
+    manager = ddprun.checkpoint.CheckpointManager("run1")
+    state = ddprun.checkpoint.TrainingState(model=net, optimizer=optimizer)
+    step = manager.restore(state).step
+    ...
+    manager.save(step, state)
+    manager.wait()
+
+PyTorch is imported when a checkpoint is read or written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import itertools
+import math
+import os
+import secrets
+import sys
+import threading
+import warnings
+import weakref
+from typing import Any, Callable, Mapping, Optional, Union
+
+from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, is_passed_over, job_name)
+from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, DamagedError,
+                                      DirectoryTakenError, Manifest, UnsupportedError,
+                                      agree_on_step, best_steps, steps_to_forget)
+from ddprun._checkpoint_ranks import from_report, ranks_of, to_report
+from ddprun._checkpoint_state import (Snapshot, TrainingState, close_all, contents_of, fill,
+                                      for_file, hash_of_models, open_files, own_generators,
+                                      read_files)
+from ddprun._environment import Environment
+from ddprun._progress import long_wait, report_activity
+from ddprun._sampler import DistributedSampler
+from ddprun._save import announce_checkpoint, save_requested
+
+__all__ = [
+    "BeyondReaderError",
+    "CheckpointError",
+    "CheckpointManager",
+    "DamagedError",
+    "DirectoryTakenError",
+    "DistributedSampler",
+    "MaybeSaved",
+    "Restored",
+    "TrainingState",
+    "UnsupportedError",
+    "load",
+]
+
+_SAVING = "save a checkpoint"
+_RESTORING = "restore a checkpoint"
+_OWNER = secrets.token_hex(8)  # the managers of a process share the directories that they took
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What `CheckpointManager.restore` has found. It is false if there was no checkpoint.
+
+    Attributes
+    ----------
+    file : str
+        The data file; of shards the first one. Empty: there was no whole checkpoint.
+    step : int
+        The step of the checkpoint; 0 without one.
+    skipped : tuple of str
+        A line for each newer checkpoint that was passed over, with the reason.
+    remarks : tuple of str
+        A line for each thing that differs from when it was saved, and is allowed to.
+    """
+
+    file: str = ""
+    step: int = 0
+    skipped: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.file)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaybeSaved:
+    """What `CheckpointManager.maybe_save` has done: whether it saved, and whether to leave."""
+
+    saved: bool
+    leave: bool
+
+
+def load(directory: Union[str, os.PathLike[str]], step: Optional[int] = None, *,
+         map_location: Any = None, mmap: bool = False) -> dict[str, Any]:
+    """Returns the contents of the newest whole checkpoint of a directory.
+
+    Every byte is compared with its digest. A checkpoint that is damaged or incomplete is passed
+    over, with a warning that says why. Nothing in the directory changes, so a training may run.
+
+    Parameters
+    ----------
+    directory
+        The directory, written by Python or C++, with one file or with shards.
+    step
+        The checkpoint of this step, instead of the newest.
+    map_location
+        As of ``torch.load``.
+    mmap
+        Tensors are mapped from the file, and read when they are used. Use it if you copy from them
+        at once: the file must stay readable while they live.
+
+    Returns
+    -------
+    dict
+        ``"model"``, ``"optimizer"``, ``"step"``, ``"epoch"`` and the other keys of
+        ``docs/reference/file_formats.md``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no whole checkpoint, or none of this step.
+    CheckpointError
+        The checkpoint of `step` is damaged. Or one is of another format, or holds more than tensors
+        and plain values, which are never loaded.
+    OSError
+        A file cannot be read for another reason. It may be whole, so it is not passed over.
+    """
+    files = CheckpointDirectory(os.fspath(directory))
+    steps = files.steps()
+    if step is not None and step not in steps:
+        there = f"it has {', '.join(map(str, steps[:8]))}" if steps else "it has none"
+        raise FileNotFoundError(f"{files.path} has no checkpoint of step {step} ({there})")
+    for candidate in steps if step is None else [step]:
+        try:
+            manifest, _ = files.read_manifest(candidate)
+            opened = open_files(files, manifest)
+        except CheckpointError as error:
+            if step is not None or not is_passed_over(error):
+                raise
+            warnings.warn(f"passed over step {candidate}: {error}", RuntimeWarning, stacklevel=2)
+            continue
+        try:
+            return read_files(files, manifest, opened, map_location=map_location, mmap=mmap)
+        finally:
+            close_all(opened)
+    raise FileNotFoundError(f"{files.path} has no whole checkpoint")
+
+
+class CheckpointManager:
+    """Saves the state of a training, and restores the newest checkpoint that all ranks can read.
+
+    The constructor, `save`, `maybe_save`, `wait` and `restore` are collective: every rank calls
+    them at the same point. Rank 0 writes, by default on a thread of its own; every rank reads. So
+    all ranks must see the directory. The file has rank 0's model, buffers and optimizer, and the
+    generators of all ranks. The thread that trains owns a manager.
+
+    Parameters
+    ----------
+    directory
+        Rank 0 makes it if it is missing. A run owns it from now on: an earlier one, such as a
+        generation that was cut off, announces no checkpoint in it any more.
+    keep_last
+        A save keeps this number of the newest checkpoints.
+    keep_best
+        It also keeps this number of those with the best `TrainingState.metric`: the lowest.
+    higher_is_better
+        The best metric is the highest.
+    asynchronous
+        `save` returns when the state is copied, and a thread writes it. The next call raises if
+        that has failed.
+    skip_when_busy
+        A save while the last one is being written saves nothing. Otherwise it waits.
+    every_steps
+        When `maybe_save` saves. 0: only on a request of the launcher.
+    read_only
+        For `restore` and `best` in a directory that another run saves into, or that is read-only.
+    group
+        The process group of ``torch.distributed`` of the ranks. By default the default group if it
+        is initialized, else all ranks of the generation, through its store.
+
+    Raises
+    ------
+    ValueError
+        An option is invalid.
+    OSError
+        The directory cannot be made or written.
+    DirectoryTakenError
+        Another job has taken the directory from an earlier generation of this one.
+    """
+
+    def __init__(self, directory: Union[str, os.PathLike[str]], *, keep_last: int = 3,
+                 keep_best: int = 0, higher_is_better: bool = False, asynchronous: bool = True,
+                 skip_when_busy: bool = False, every_steps: int = 0, read_only: bool = False,
+                 group: Optional[Any] = None) -> None:
+        for option, value, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0),
+                                     ("every_steps", every_steps, 0)):
+            if value < least:
+                raise ValueError(f"CheckpointManager: invalid value {value} of {option} (expected "
+                                 f"{least} or more)")
+        path = os.fspath(directory)
+        if not path:
+            raise ValueError("CheckpointManager: the directory is empty text (expected a path)")
+        self._keep_last, self._keep_best = keep_last, keep_best
+        self._higher_is_better = higher_is_better
+        self._asynchronous, self._skip_when_busy = asynchronous, skip_when_busy
+        self._every_steps, self._read_only = every_steps, read_only
+        self._ranks = ranks_of(group)
+        self._environment = Environment.current()
+        self._directory = CheckpointDirectory(path)
+        # While the writer runs, its thread owns the directory and these.
+        self._passed_over: set[int] = set()  # steps that may be damaged
+        self._snapshot = Snapshot()
+        self._writer: Optional[threading.Thread] = None
+        self._failure: Optional[BaseException] = None
+        self._is_waited_for = False
+        self._was_told_to_leave = self._was_warned_of_leave = False
+        atexit.register(_warn_of_failure, weakref.ref(self))
+        if not read_only:
+            self._ranks.on_rank_0(lambda: self._directory.prepare(
+                self._environment.generation, _OWNER, job_name(self._environment)))
+
+    # --- saving ---
+
+    def save(self, step: int, state: TrainingState) -> bool:
+        """Writes a checkpoint of a step, and then removes older ones.
+
+        Parameters
+        ----------
+        step
+            The number of steps done so far.
+        state
+            What to save.
+
+        Returns
+        -------
+        bool
+            False if nothing was saved because the last save is still being written
+            (``skip_when_busy``).
+
+        Raises
+        ------
+        ValueError
+            The ranks are not at the same step, epoch and position. Or the directory has a later
+            step that this run did not restore: it would be restored instead.
+        TypeError
+            A value of the state cannot be saved; the text names it.
+        OSError
+            This checkpoint, or the one before, cannot be written. Older ones are as they were.
+        DirectoryTakenError
+            A later run has taken the directory.
+        """
+        if step < 0:
+            raise ValueError(f"{_SAVING}: step {step} is negative")
+        if self._read_only:
+            raise ValueError(f"{_SAVING}: the option read_only is set")
+        own_failure: Optional[Exception] = None
+        report: dict[str, Any] = {}
+        try:
+            report = {"position": _position(step, state), "generators": own_generators()}
+        except Exception as error:
+            own_failure = error
+            report = {"failure": to_report(error)}
+        reports = self._ranks.gather(report)
+        try:
+            return bool(self._ranks.on_rank_0(lambda: self._begin_save(step, state, reports)))
+        except Exception:
+            if own_failure is not None:
+                raise own_failure from None
+            raise
+
+    def maybe_save(self, step: int, state: TrainingState) -> MaybeSaved:
+        """Saves every ``every_steps`` steps, and when the launcher asks for it.
+
+        Call it after each step. A save that the launcher asked for (``--checkpoint-signal``) is on
+        the disk when it returns. Then ``leave`` is true, and every rank ends with 0.
+        """
+        goes_on = self._was_told_to_leave
+        if goes_on and not self._was_warned_of_leave and self._ranks.rank == 0:
+            self._was_warned_of_leave = True
+            warnings.warn("the training continues after maybe_save() returned `leave` "
+                          "(--checkpoint-signal): ddprun will exit with 75, as if the job were to "
+                          "be started again; end with 0 when maybe_save(...).leave is true",
+                          RuntimeWarning, stacklevel=2)
+        leave = not goes_on and save_requested(self._ranks.group)
+        due = self._every_steps > 0 and step % self._every_steps == 0
+        if leave:
+            self.wait()  # so that the save is not skipped as busy
+        saved = self.save(step, state) if due or leave else False
+        if leave:
+            self.wait()
+        self._was_told_to_leave = leave or goes_on
+        return MaybeSaved(saved, self._was_told_to_leave)
+
+    def wait(self) -> None:
+        """Returns on every rank when all saves are on the disk. Call it at the end of a training.
+
+        Raises
+        ------
+        OSError, DirectoryTakenError
+            On every rank: the last save has failed.
+        """
+        self._ranks.on_rank_0(self._settle)
+
+    def best(self) -> str:
+        """Returns the data file with the best metric; empty if none has one. Not collective."""
+        manifests = {step: manifest for step, (manifest, _) in self._whole_manifests().items()}
+        best = best_steps({step: one.metric for step, one in manifests.items()},
+                          self._higher_is_better)
+        return self._directory.path_of(manifests[best[0]].files[0].name) if best else ""
+
+    def _whole_manifests(self) -> dict[int, tuple[Manifest, str]]:
+        found = {}
+        for step in self._directory.steps():
+            try:
+                found[step] = self._directory.read_manifest(step)
+            except CheckpointError:
+                continue
+        return found
+
+    def _begin_save(self, step: int, state: TrainingState,
+                    reports: list[Mapping[str, Any]]) -> bool:
+        """Does rank 0's part of a save."""
+        for rank, report in enumerate(reports):
+            if "failure" in report:
+                raise from_report(report["failure"], f"rank {rank}: ")
+        _expect_same_positions([report["position"] for report in reports])
+        if self._skip_when_busy and self._writer is not None and self._writer.is_alive():
+            return False
+        self._settle()
+        self._expect_no_later_step(step)
+        metric = state.metric
+        manifest = Manifest(
+            step=step, epoch=int(state.epoch), generation=self._environment.generation,
+            world_size=self._ranks.size, model=hash_of_models(state), data=state.data,
+            metric=float(metric) if metric is not None and math.isfinite(metric) else None)
+        contents = contents_of(state, step=step, generation=self._environment.generation,
+                               generators=[report["generators"] for report in reports])
+        self._is_waited_for = not self._asynchronous
+        if not self._asynchronous:
+            self._write(manifest, for_file(contents))
+            return True
+        contents = self._snapshot.take(contents)
+        # Python waits for this thread before it ends.
+        self._writer = threading.Thread(target=self._write_in_background,
+                                        args=(manifest, contents), name="ddprun-ckpt")
+        self._writer.start()
+        return True
+
+    def _write_in_background(self, manifest: Manifest, contents: Mapping[str, Any]) -> None:
+        try:
+            self._write(manifest, contents)
+        except BaseException as error:  # the next call raises it
+            self._failure = error
+
+    def _write(self, manifest: Manifest, contents: Mapping[str, Any]) -> None:
+        import torch
+
+        def write(file: AtomicFile) -> None:
+            torch.save(contents, file)
+
+        self._directory.announce(manifest, write, self._note_write)
+        self._retire(manifest.step)
+        if self._ranks.size == self._environment.world_size:
+            announce_checkpoint(manifest.step)
+
+    def _note_write(self) -> None:
+        # A hung training must not look alive only because its checkpoint is being written.
+        if self._is_waited_for:
+            report_activity()
+
+    def _settle(self) -> None:
+        """Waits for the writer, and raises its failure."""
+        if self._writer is None:
+            return
+        self._is_waited_for = True
+        self._writer.join()
+        self._writer = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _expect_no_later_step(self, step: int) -> None:
+        for other in self._directory.steps():
+            if other <= step or other in self._passed_over:
+                continue
+            try:
+                self._directory.read_manifest(other)
+            except DirectoryTakenError:
+                continue
+            except CheckpointError:
+                pass
+            # If another run has taken the directory since, the step may belong to that run.
+            with self._directory.hold(f"save step {step} in {self._directory.path}"):
+                pass
+            raise ValueError(
+                f"save step {step}: {self._directory.path} holds a checkpoint of step {other} that "
+                "this run did not restore; call restore() first, or use an empty directory")
+
+    def _retire(self, step: int) -> None:
+        """Removes what the new checkpoint makes superfluous. The next save tries again."""
+        try:
+            with self._directory.hold("remove old checkpoints"):
+                rated: dict[int, Optional[float]] = {}
+                for other in self._directory.steps():
+                    metric: Optional[float] = None
+                    try:
+                        metric = self._directory.read_manifest(other)[0].metric
+                    except BeyondReaderError:
+                        continue  # it may be whole
+                    except DirectoryTakenError:
+                        self._passed_over.add(other)
+                    except CheckpointError:
+                        pass
+                    if other != step and other in self._passed_over:
+                        self._directory.forget(other)
+                    else:
+                        rated[other] = metric
+                    self._passed_over.discard(other)
+                for old in steps_to_forget(rated, self._keep_last, self._keep_best,
+                                           self._higher_is_better):
+                    self._directory.forget(old)
+        except (OSError, CheckpointError):
+            pass
+
+    # --- restoring ---
+
+    def restore(self, state: TrainingState) -> Restored:
+        """Fills a state and this rank's generators from the newest whole checkpoint.
+
+        All ranks take the same one. Damaged ones are passed over; ``Restored.skipped`` says which
+        and why. Make DistributedDataParallel before, because its constructor makes everything rank
+        0's.
+
+        Raises
+        ------
+        ValueError
+            On every rank: the checkpoint is of another model, optimizer or data.
+        CheckpointError
+            On every rank: it has another format. Or the ranks have no checkpoint in common.
+        OSError
+            On every rank: a file cannot be read for another reason. It may be whole.
+        """
+        self.wait()
+        with long_wait():
+            skipped: list[str] = []
+            found = self._find_common(skipped)
+            newest = -1 if found is None else found.manifest.step
+            self._passed_over.update(step for step in self._directory.steps() if step > newest)
+            if found is None:
+                return Restored(skipped=tuple(skipped))
+            remarks: list[str] = []
+            self._ranks.on_every_rank(lambda: self._fill(state, found, remarks))
+        return Restored(found.file, newest, tuple(skipped), tuple(remarks))
+
+    def _fill(self, state: TrainingState, found: _Found, remarks: list[str]) -> None:
+        try:
+            top = read_files(self._directory, found.manifest, found.opened, mmap=True)
+        finally:
+            close_all(found.opened)
+        if found.manifest.world_size != self._ranks.size:
+            remarks.append(
+                f"{found.file} was saved by a world of {found.manifest.world_size}, this one has "
+                f"{self._ranks.size}: the rest of the epoch is divided among the ranks of this "
+                "one, and results are not bit-identical to those of a training that was not "
+                "resized")
+        remarks.extend(fill(state, top, found.file, rank=self._ranks.rank, size=self._ranks.size,
+                            allows_extra_names=self._read_only))
+
+    def _find_common(self, skipped: list[str]) -> Optional[_Found]:
+        """Returns the newest checkpoint that all ranks can read; None if no rank has any.
+
+        In each round every rank reports its newest one, until all report the same. Each round
+        lowers the bound.
+        """
+        bound = sys.maxsize
+        reader = ""
+        for _ in itertools.count():
+            own = _search(self._directory, bound)
+            reports = self._ranks.all_gather(own.report())
+            try:
+                for rank, report in enumerate(reports):
+                    if report["failure"] is not None:
+                        raise own.failure if rank == self._ranks.rank and own.failure else (
+                            from_report(report["failure"], f"{_RESTORING}: rank {rank}: "))
+                    if not reader and report["step"] >= 0:
+                        reader = f"rank {rank} can read {report['file']}"
+                    skipped.extend(line for line in report["skipped"] if line not in skipped)
+                agreed = agree_on_step([(one["step"], one["identity"]) for one in reports])
+                if agreed.done and agreed.step < 0 and reader:
+                    raise CheckpointError(
+                        f"{_RESTORING}: the ranks have no checkpoint in common: {reader}, rank "
+                        f"{agreed.rank} has no equal one; is {self._directory.path} one directory "
+                        "that all ranks see? (To start from the beginning, use an empty one.)")
+            except BaseException:
+                own.close()
+                raise
+            if agreed.done:
+                return own.found
+            own.close()
+            skipped.append(
+                f"rank {agreed.rank} has another checkpoint of step {agreed.bound + 1} than rank 0"
+                if agreed.differs else
+                f"rank {agreed.rank} can read none that is newer than step {agreed.bound}")
+            bound = agreed.bound
+        raise AssertionError("the rounds end by themselves")
+
+
+@dataclasses.dataclass
+class _Found:
+    """A checkpoint whose files are open and verified."""
+
+    manifest: Manifest
+    identity: str
+    file: str
+    opened: list[int]
+
+
+@dataclasses.dataclass
+class _Search:
+    """The result of one rank's search."""
+
+    found: Optional[_Found] = None
+    skipped: list[str] = dataclasses.field(default_factory=list)
+    failure: Optional[Exception] = None
+
+    def report(self) -> dict[str, Any]:
+        found = self.found
+        return {"step": found.manifest.step if found else -1,
+                "identity": found.identity if found else "", "file": found.file if found else "",
+                "skipped": self.skipped,
+                "failure": None if self.failure is None else to_report(self.failure)}
+
+    def close(self) -> None:
+        if self.found is not None:
+            close_all(self.found.opened)
+
+
+def _search(directory: CheckpointDirectory, bound: int) -> _Search:
+    result = _Search()
+    try:
+        for step in directory.steps():
+            if step > bound:
+                continue
+            try:
+                manifest, identity = directory.read_manifest(step)
+                opened = open_files(directory, manifest)
+            except CheckpointError as error:
+                if not is_passed_over(error):
+                    raise
+                result.skipped.append(f"step {step}: {error}")
+                continue
+            result.found = _Found(manifest, identity, directory.path_of(manifest.files[0].name),
+                                  opened)
+            break
+    except (OSError, CheckpointError) as error:
+        result.failure = error
+    return result
+
+
+def _position(step: int, state: TrainingState) -> dict[str, Any]:
+    sampler = state.sampler_state()
+    known = sampler if isinstance(sampler, dict) else {}
+    return {"step": step, "epoch": int(state.epoch), "has_sampler": sampler is not None,
+            "sampler_epoch": known.get("epoch"), "sampler_position": known.get("position")}
+
+
+def _expect_same_positions(positions: list[dict[str, Any]]) -> None:
+    words = {"step": "is at step", "epoch": "is in epoch", "has_sampler": "has a sampler:",
+             "sampler_epoch": "has a sampler in epoch",
+             "sampler_position": "has a sampler at position"}
+    for rank, other in enumerate(positions):
+        for key, word in words.items():
+            if other[key] != positions[0][key]:
+                raise ValueError(
+                    f"{_SAVING}: rank {rank} {word} {other[key]}, rank 0 {positions[0][key]}: "
+                    "ranks that are apart cannot be restored as one; do the same steps on each")
+
+
+def _warn_of_failure(manager: weakref.ref[CheckpointManager]) -> None:
+    """Warns at the end of the program of a save that has failed and that no call has reported."""
+    this = manager()
+    if this is not None and this._failure is not None:
+        warnings.warn(f"the last save has failed: {this._failure}", RuntimeWarning, stacklevel=1)

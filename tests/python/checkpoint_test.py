@@ -1,0 +1,698 @@
+"""Tests ddprun.checkpoint: damage, kills at any call, failures of the disk, owners, and ranks.
+
+DDPRUN_SAVE_KILLS=n: how often a process that saves is killed.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import pickle
+import random
+import re
+import resource
+import signal
+import sys
+import unittest.mock
+import warnings
+
+import frame
+import needs
+
+needs.module("torch")
+import torch  # noqa: E402
+
+from ddprun import _checkpoint_directory, _checkpoint_names, checkpoint  # noqa: E402
+
+KILLS = int(os.environ.get("DDPRUN_SAVE_KILLS", "4"))
+CALLS = ("open", "write", "fsync", "rename", "unlink", "link", "mkdir")
+
+
+class Training:
+    """A training whose weights say the step."""
+
+    def __init__(self, value=0.0):
+        self.net = torch.nn.Linear(4, 3)
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+        self.state = checkpoint.TrainingState(self.net, self.optimizer, extra={"lines": [1, "ü"]})
+        self.be(value)
+
+    def be(self, value):
+        with torch.no_grad():
+            self.net.weight.fill_(value)
+        return self.state
+
+    def value(self):
+        assert self.net.weight.unique().numel() == 1
+        return self.net.weight[0, 0].item()
+
+
+def save(directory, *steps, **options):
+    manager = checkpoint.CheckpointManager(directory, **options)
+    training = Training()
+    manager.restore(training.state)
+    for step in steps:
+        manager.save(step, training.be(step))
+    manager.wait()
+    return manager
+
+
+def loaded(directory, **options):
+    """Returns the step of the newest checkpoint, and the lines about those passed over."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        contents = checkpoint.load(directory, **options)
+    assert contents["model"]["weight"].unique().item() == contents["step"], contents
+    return contents["step"], [str(one.message) for one in caught]
+
+
+def in_child(part):
+    """Runs a part in a forked process. Returns its wait status."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            part()
+            code = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+@contextlib.contextmanager
+def every_call(note):
+    """Calls note(NAME) before each system call that changes files."""
+    with contextlib.ExitStack() as stack:
+        for name in CALLS:
+            real = getattr(os, name)
+
+            def call(*args, _name=name, _real=real, **options):
+                note(_name)
+                return _real(*args, **options)
+
+            stack.enter_context(unittest.mock.patch.object(_checkpoint_directory.os, name, call))
+        yield
+
+
+class Damage(frame.Test):
+    def setUp(self):
+        super().setUp()
+        self.run1 = self.folder / "run1"
+
+    def newest(self):
+        return self.run1 / "step-000000000002.pt"
+
+    def check_passed_over(self, pattern):
+        step, lines = loaded(self.run1)
+        self.assertEqual(step, 1)
+        self.assertRegex(lines[0], f"^passed over step 2: read .*{pattern}")
+        self.assertEqual(len(lines), 1)
+        with self.assertRaisesRegex(checkpoint.CheckpointError, pattern):
+            checkpoint.load(self.run1, 2)
+
+    def test_a_flipped_byte_of_the_data_is_noticed(self):
+        save(self.run1, 1, 2)
+        whole = self.newest().read_bytes()
+        for at in range(0, len(whole), len(whole) // 20):
+            self.newest().write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1:])
+            self.check_passed_over("step-000000000002.pt: its SHA-256 is not the one in its")
+
+    def test_a_flipped_byte_of_the_manifest_is_noticed(self):
+        save(self.run1, 1, 2)
+        manifest = self.run1 / "step-000000000002.json"
+        whole = manifest.read_bytes()
+        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
+        for at in range(len(whole)):
+            for bit in (1, 32):
+                manifest.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1:])
+                with self.assertRaises(checkpoint.DamagedError):
+                    directory.read_manifest(2)
+        self.check_passed_over("step-000000000002.json: ")
+
+    def test_cut_longer_and_missing_files_are_noticed(self):
+        save(self.run1, 1, 2)
+        whole = self.newest().read_bytes()
+        for content in (whole[:-1], whole[:100], b"", whole + b"x"):
+            self.newest().write_bytes(content)
+            self.check_passed_over(f"it has {len(content)} bytes, but its manifest has")
+        self.newest().unlink()
+        self.check_passed_over("No such file or directory")
+        os.mkfifo(self.newest())
+        self.check_passed_over("it is not a regular file")
+
+    def test_without_its_manifest_a_checkpoint_is_absent_and_is_removed(self):
+        save(self.run1, 1, 2)
+        (self.run1 / "step-000000000002.json").unlink()
+        self.assertEqual(loaded(self.run1), (1, []))
+        (self.run1 / "mine.pt").write_text("")
+        save(self.run1)
+        self.assertFalse(self.newest().exists())
+        self.assertTrue((self.run1 / "mine.pt").exists())
+
+    def test_a_restore_passes_over_what_is_damaged_and_the_next_save_removes_it(self):
+        save(self.run1, 1, 2)
+        self.newest().write_bytes(b"x")
+        manager = checkpoint.CheckpointManager(self.run1)
+        training = Training(7.0)
+        restored = manager.restore(training.state)
+        self.assertEqual((restored.step, training.value()), (1, 1.0))
+        self.assertRegex(restored.skipped[0], "^step 2: read .* it has 1 bytes, but its manifest")
+        self.assertEqual(training.state.extra, {"lines": [1, "ü"]})
+        manager.save(2, training.be(2))
+        manager.wait()
+        self.assertEqual(loaded(self.run1), (2, []))
+        self.assertEqual(len(list(self.run1.glob("step-*"))), 4)
+
+    def test_no_checkpoint_at_all_is_an_error_of_load(self):
+        for missing in (self.run1, self.folder):
+            with self.assertRaisesRegex(FileNotFoundError, "has no whole checkpoint$"):
+                checkpoint.load(missing)
+        save(self.run1, 3)
+        with self.assertRaisesRegex(FileNotFoundError, r"no checkpoint of step 4 \(it has 3\)$"):
+            checkpoint.load(self.run1, 4)
+
+    def test_a_hostile_pickle_is_refused_and_not_run(self):
+        mark = self.folder / "was_run"
+
+        class Hostile:
+            def __reduce__(self):
+                return os.system, (f"touch {mark}",)
+
+        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
+        directory.prepare(0, "owner", "")
+        for step, write in enumerate((
+                lambda file: torch.save({"model": Hostile()}, file),
+                lambda file: torch.save({"model": Hostile()}, file,
+                                        _use_new_zipfile_serialization=False),
+                lambda file: file.write(pickle.dumps(Hostile())),
+                lambda file: file.write(b"PK\x03\x04" + bytes(100)))):
+            directory.announce(_checkpoint_names.Manifest(step, 0, 0, 1), write)
+            for mmap in (False, True):
+                with self.assertRaisesRegex(checkpoint.CheckpointError,
+                                            rf"^read .*/step-{step:012}.pt: [^\n]+$") as caught:
+                    checkpoint.load(self.run1, mmap=mmap)
+                if step == 0:
+                    self.assertIn("it holds 'posix.system', only tensors", str(caught.exception))
+            with self.assertRaises(checkpoint.CheckpointError):
+                checkpoint.CheckpointManager(self.run1, read_only=True).restore(Training().state)
+        self.assertFalse(mark.exists())
+
+    def test_tensors_go_where_map_location_says(self):
+        save(self.run1, 1)
+        self.assertEqual(checkpoint.load(self.run1, map_location="meta")["model"]["weight"].device,
+                         torch.device("meta"))
+
+    def test_a_manifest_of_another_format_is_an_error_and_stays(self):
+        save(self.run1, 1, 2)
+        manifest = self.run1 / "step-000000000002.json"
+        document = json.loads(manifest.read_text())
+        document["format"] = 2
+        document.pop("manifest_sha256")
+        document["manifest_sha256"] = _checkpoint_names._sha256(_checkpoint_names._dump(document))
+        manifest.write_text(_checkpoint_names._dump(document, indent=1) + "\n")
+        with self.assertRaisesRegex(checkpoint.UnsupportedError, "it has format 2, this program"):
+            checkpoint.load(self.run1)
+
+
+class Saves(frame.Test):
+    def setUp(self):
+        super().setUp()
+        self.run1 = self.folder / "run1"
+
+    def test_the_state_is_that_of_the_call_although_the_training_goes_on(self):
+        manager = checkpoint.CheckpointManager(self.run1)
+        training = Training()
+        tied = training.net.weight
+        training.state.tensors = {"tied": tied, "slice": torch.arange(1000.0)[3:5]}
+        for step in (1, 2):
+            manager.save(step, training.be(step))
+            training.be(-1.0)
+        manager.wait()
+        contents = checkpoint.load(self.run1)
+        self.assertEqual(contents["model"]["weight"].unique().item(), 2.0)
+        self.assertEqual(contents["model"]["weight"].data_ptr(),
+                         contents["tensors"]["tied"].data_ptr())
+        self.assertEqual(contents["tensors"]["slice"].untyped_storage().nbytes(), 8)
+
+    def test_the_newest_and_the_best_ones_are_kept(self):
+        manager = checkpoint.CheckpointManager(self.run1, keep_last=2, keep_best=1)
+        training = Training()
+        for step, metric in enumerate((0.5, 0.1, float("nan"), 0.3, None)):
+            training.state.metric = metric
+            manager.save(step, training.be(step))
+        manager.wait()
+        self.assertEqual(_checkpoint_directory.CheckpointDirectory(str(self.run1)).steps(),
+                         [4, 3, 1])
+        self.assertTrue(manager.best().endswith("step-000000000001.pt"))
+
+    def test_a_later_step_of_another_run_is_not_passed_by(self):
+        save(self.run1, 5)
+        manager = checkpoint.CheckpointManager(self.run1)
+        with self.assertRaisesRegex(ValueError, "holds a checkpoint of step 5 that this run did "
+                                                "not restore; call restore"):
+            manager.save(3, Training().state)
+        with self.assertRaisesRegex(ValueError, "step -1 is negative"):
+            manager.save(-1, Training().state)
+        reader = checkpoint.CheckpointManager(self.run1, read_only=True)
+        with self.assertRaisesRegex(ValueError, "the option read_only is set"):
+            reader.save(9, Training().state)
+
+    def test_the_same_step_again_replaces_the_first_one(self):
+        save(self.run1, 5)
+        save(self.run1, 5)
+        self.assertEqual(sorted(one.name for one in self.run1.glob("step-*")),
+                         ["step-000000000005-2.pt", "step-000000000005.json"])
+        self.assertEqual(loaded(self.run1), (5, []))
+
+    def test_a_busy_writer_is_skipped_if_the_option_says_so(self):
+        manager = checkpoint.CheckpointManager(self.run1, skip_when_busy=True)
+        go, _ = os.pipe(), None
+        real = os.fsync
+
+        def wait(descriptor):
+            os.read(go[0], 1)
+            return real(descriptor)
+
+        training = Training()
+        with unittest.mock.patch.object(_checkpoint_directory.os, "fsync", wait):
+            self.assertTrue(manager.save(1, training.be(1)))
+            self.assertFalse(manager.save(2, training.be(2)))
+            os.write(go[1], b"x" * 100)
+            manager.wait()
+        self.assertEqual(loaded(self.run1), (1, []))
+        for end in go:
+            os.close(end)
+
+    def test_what_cannot_be_saved_is_named(self):
+        manager = checkpoint.CheckpointManager(self.run1)
+        training = Training()
+        for state, pattern in (
+                (dict(extra={"x": [object()]}), r"extra\['x'\]\[0\] is a object, only None"),
+                (dict(extra=[torch.ones(1)]), r"extra\[0\] is a Tensor, .*\(use .item\(\), or"),
+                (dict(extra={1: 2}), "extra has the key 1, a str was expected"),
+                (dict(extra=1 << 70), "extra is 1180591620717411303424, which has more than 64"),
+                (dict(tensors={"a": torch.eye(2).to_sparse()}), r"tensors\['a'\] is a tensor of "),
+                (dict(tensors={"a/b": torch.eye(2)}), "invalid name 'a/b'"),
+                (dict(sampler=[1]), "TrainingState.sampler: list does not know its position")):
+            with self.assertRaisesRegex((TypeError, ValueError), pattern):
+                manager.save(1, checkpoint.TrainingState(training.net, **state))
+        self.assertEqual(list(self.run1.glob("step-*")), [])
+
+    def test_another_training_is_refused_before_anything_is_filled(self):
+        save(self.run1, 1)
+        training = Training(7.0)
+        sgd = torch.optim.SGD(training.net.parameters(), 0.1)
+        for state, pattern in (
+                (checkpoint.TrainingState(torch.nn.Linear(4, 2)),
+                 r"'weight' is Float of shape \[3, 4\] in the file, Float of shape \[2, 4\] in the "
+                 "model"),
+                (checkpoint.TrainingState(torch.nn.Sequential(training.net)),
+                 "it has no '0.weight', '0.bias'; the model has no 'weight', 'bias'"),
+                (checkpoint.TrainingState(training.net, sgd),
+                 "it holds the state of Adam, this optimizer is SGD"),
+                (checkpoint.TrainingState(training.net, models={"a": training.net}),
+                 "of 'models' it has no 'a'")):
+            with self.assertRaisesRegex(ValueError, rf"^restore .*step-0+1.pt: {pattern}"):
+                checkpoint.CheckpointManager(self.run1).restore(state)
+        self.assertEqual(training.value(), 7.0)
+
+    def test_schedules_and_named_objects_come_back(self):
+        def make():
+            net = torch.nn.Linear(2, 2)
+            sgd = torch.optim.SGD(net.parameters(), 1.0)
+            inner = [torch.optim.lr_scheduler.LinearLR(sgd, total_iters=2),
+                     torch.optim.lr_scheduler.MultiStepLR(sgd, [1, 3, 3])]
+            schedule = torch.optim.lr_scheduler.SequentialLR(sgd, inner, [2])
+            return checkpoint.TrainingState(models={"g": net}, optimizers={"g": sgd},
+                                            schedulers={"g": schedule})
+
+        def rates(state, steps):
+            found = []
+            for _ in range(steps):
+                state.optimizers["g"].step()
+                state.schedulers["g"].step()
+                found.append(state.schedulers["g"].get_last_lr())
+            return found
+
+        first, second = make(), make()
+        rates(first, 3)
+        manager = checkpoint.CheckpointManager(self.run1, asynchronous=False)
+        manager.save(3, first)
+        manager.restore(second)
+        self.assertEqual(rates(first, 4), rates(second, 4))
+        self.assertTrue(torch.equal(first.models["g"].weight, second.models["g"].weight))
+
+    def test_a_compiled_model_has_the_names_of_the_module_within(self):
+        save(self.run1, 1)
+        training = Training()
+        compiled = torch.nn.Module()  # torch.compile() makes such a one, after seconds of imports
+        compiled._orig_mod = training.net
+        compiled = checkpoint.TrainingState(compiled)
+        checkpoint.CheckpointManager(self.run1).restore(compiled)
+        self.assertEqual(training.value(), 1.0)
+
+    def test_it_imports_no_pytorch(self):
+        frame.run([sys.executable, "-c", "import ddprun, sys; ddprun.checkpoint.load; "
+                                         "sys.exit('torch' in sys.modules)"])
+
+
+class Sampler(frame.Test):
+    def samplers(self, ranks, size=23, **options):
+        return [checkpoint.DistributedSampler(range(size), ranks, rank, **options)
+                for rank in range(ranks)]
+
+    def test_the_order_is_that_of_pytorch(self):
+        for options in ({}, {"drop_last": True}, {"shuffle": False}, {"seed": 7}):
+            for rank, sampler in enumerate(self.samplers(3, **options)):
+                theirs = torch.utils.data.DistributedSampler(range(23), 3, rank, **options)
+                for epoch in (0, 4):
+                    for one in (sampler, theirs):
+                        one.set_epoch(epoch)
+                    self.assertEqual(len(sampler), len(theirs))
+                    self.assertEqual(list(sampler), list(theirs))
+
+    def test_another_world_gets_each_sample_that_is_left_once(self):
+        whole = list(self.samplers(1)[0])
+        old, new = self.samplers(3), self.samplers(2)
+        parts = [iter(one) for one in old]
+        done = [next(part) for _ in range(4) for part in parts]
+        self.assertEqual(old[0].position, 12)
+        for sampler in new:
+            sampler.load_state_dict(json.loads(json.dumps(old[0].state_dict())))
+            sampler.set_epoch(0)
+        rest = [index for pair in zip(*new) for index in pair]
+        self.assertEqual(done + rest, whole + whole[:1])  # filled up
+
+    def test_a_look_at_the_first_batch_loses_nothing_and_a_loader_may_be_ahead(self):
+        for workers in (0, 1):
+            sampler = self.samplers(1)[0]
+            sampler.load_state_dict({**sampler.state_dict(), "position": 8})
+            ahead = {"num_workers": 1, "prefetch_factor": 9} if workers else {}
+            loader = torch.utils.data.DataLoader(range(23), 4, sampler=sampler, **ahead)
+            first = next(iter(loader)).tolist()
+            found, positions = [], []
+            for batch in sampler.batches(loader):
+                found += batch.tolist()
+                positions.append(sampler.position)
+            self.assertEqual(found[:4], first)
+            self.assertEqual(found, list(self.samplers(1)[0])[8:])
+            self.assertEqual(positions, [12, 16, 20, 23])
+            # The next pass is a whole one.
+            self.assertEqual(sum(len(batch) for batch in sampler.batches(loader)), 23)
+            self.assertEqual(len(list(sampler)), 23)
+            self.assertEqual(len(list(sampler)), 23)
+
+    def test_a_state_of_another_dataset_is_refused(self):
+        sampler = self.samplers(1)[0]
+        for change, pattern in (
+                ({"dataset_size": 5}, "has dataset_size 5, this sampler has 23"),
+                ({"seed": 1}, "has seed 1, this"), ({"position": -1}, "position -1, not a count"),
+                ({"position": 99}, "has position 99; a world of 1 deals 23 samples"),
+                ({"epoch": "x"}, "has epoch 'x', not a count")):
+            with self.assertRaisesRegex(ValueError, pattern):
+                sampler.load_state_dict({**sampler.state_dict(), **change})
+        for arguments in ((range(3), 2, 2), ([], 1, 0)):
+            with self.assertRaisesRegex(ValueError, "^DistributedSampler: "):
+                checkpoint.DistributedSampler(*arguments)
+
+
+class Failures(frame.Test):
+    def setUp(self):
+        super().setUp()
+        self.run1 = self.folder / "run1"
+
+    def calls_of_a_save(self):
+        calls = []
+        with every_call(calls.append):
+            save(self.folder / "counted", 1, 2, keep_last=1)
+        return calls
+
+    def test_a_kill_at_any_call_leaves_the_newest_checkpoint_whole(self):
+        calls = len(self.calls_of_a_save())
+        dice = random.Random(os.environ.get("DDPRUN_TEST_SEED", "25"))
+        last = killed = 0
+        for _ in range(KILLS):
+            point, self.count = dice.randrange(calls), 0
+
+            def note(_name):
+                if self.count == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                self.count += 1
+
+            def part():
+                with every_call(note):
+                    save(self.run1, last + 1, last + 2, keep_last=1)
+
+            status = in_child(part)
+            self.assertIn(status, (0, signal.SIGKILL), f"at call {point}")
+            killed += status != 0  # in a directory that is there a save may need fewer calls
+            try:
+                step, lines = loaded(self.run1)
+            except FileNotFoundError:
+                step, lines = 0, []
+            self.assertTrue(last <= step <= last + 2 and not lines, (step, last, point, lines))
+            last = step
+            save(self.run1, last + 1, keep_last=1)
+            last += 1
+            self.assertEqual(loaded(self.run1), (last, []))
+            left = sorted(one.name for one in self.run1.iterdir())
+            self.assertEqual(left, [".claim.json", ".claim.lock", f"step-{last:012}.json",
+                                    f"step-{last:012}.pt"])
+        self.assertGreaterEqual(killed, KILLS // 2)
+        self.assertIn("whole", frame.run([frame.BIN / "ddprun-ckpt", "verify", self.run1]))
+
+    def test_each_call_that_fails_is_an_error_with_the_file_and_leaves_nothing(self):
+        save(self.run1, 1)
+        point = failed = 0
+        while True:
+            seen = []
+
+            def note(name):
+                if name in ("open", "write", "fsync", "rename"):
+                    seen.append(name)
+                    if len(seen) == point + 1:
+                        raise OSError(28, "No space left on device")
+
+            manager = checkpoint.CheckpointManager(self.run1, asynchronous=False)
+            training = Training()
+            self.assertEqual(manager.restore(training.state).step, 1)
+            error = None
+            with every_call(note):
+                try:
+                    manager.save(2, training.be(2))
+                    manager.wait()
+                except OSError as caught:
+                    error = caught
+            if len(seen) <= point:
+                self.assertIsNone(error)
+                break
+            there = sorted(one.name for one in self.run1.glob("step-*"))
+            if error is not None:
+                failed += 1
+                self.assertRegex(str(error), rf"{self.run1}.*: No space left on device$")
+                self.assertEqual(error.errno, 28)
+            self.assertEqual(len(there), 2 * len([one for one in there if "json" in one]),
+                             (point, there))
+            self.assertIn(loaded(self.run1)[0], (1, 2))
+            manager.save(3, training.be(3))  # the next save works
+            manager.wait()
+            self.assertEqual(loaded(self.run1), (3, []))
+            for step in (3, 2):
+                for file in self.run1.glob(f"step-{step:012}*"):
+                    file.unlink()
+            point += 1
+        self.assertGreater(failed, 5)
+
+    def test_a_disk_that_is_full_is_an_error_of_the_next_call(self):
+        def part():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            manager = save(self.run1, 1)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            training = Training()
+            manager.save(2, training.be(2))
+            try:
+                manager.save(3, training.be(3))
+            except OSError as error:
+                assert "write " in str(error) and "File too large" in str(error), error
+            else:
+                raise AssertionError("it was saved")
+
+        self.assertEqual(in_child(part), 0)
+        self.assertEqual(loaded(self.run1), (1, []))
+        self.assertEqual(len(list(self.run1.glob("step-*"))), 2)
+
+    def test_a_directory_that_cannot_be_written_is_an_error_at_once(self):
+        (self.folder / "file").write_text("")
+        for place in (self.folder / "file", self.folder / "file/run1", pathlib.Path("/proc/run1")):
+            with self.assertRaisesRegex(OSError, f"directory {place}|directory /proc"):
+                checkpoint.CheckpointManager(place)
+        for options, pattern in ((dict(keep_last=0), "invalid value 0 of keep_last"),
+                                 (dict(keep_best=-1), "invalid value -1 of keep_best")):
+            with self.assertRaisesRegex(ValueError, pattern):
+                checkpoint.CheckpointManager(self.run1, **options)
+        with self.assertRaisesRegex(ValueError, "the directory is empty text"):
+            checkpoint.CheckpointManager("")
+
+    def test_a_failure_that_no_call_has_reported_is_a_warning_at_the_end(self):
+        script = self.script("""
+            import resource, signal, torch
+            from ddprun import checkpoint
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            manager = checkpoint.CheckpointManager("run1")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            manager.save(1, checkpoint.TrainingState(torch.nn.Linear(30, 30)))
+        """)
+        output = frame.run([sys.executable, script], cwd=self.folder,
+                           env=frame.environment(PYTHONWARNINGS="default"))
+        self.assertRegex(output, "RuntimeWarning: the last save has failed: .*File too large")
+
+
+class Owners(frame.Test):
+    def setUp(self):
+        super().setUp()
+        self.run1 = self.folder / "run1"
+
+    def manager(self, owner, **variables):
+        with unittest.mock.patch.object(checkpoint, "_OWNER", owner):
+            with unittest.mock.patch.dict(os.environ, {
+                    "RANK": "0", "WORLD_SIZE": "1", **variables}):
+                return checkpoint.CheckpointManager(self.run1, asynchronous=False)
+
+    def test_a_run_that_has_lost_the_directory_announces_nothing(self):
+        old, training = self.manager("one", DDPRUN_GENERATION="0"), Training()
+        old.save(1, training.be(1))
+        self.manager("two", DDPRUN_GENERATION="1")
+        before = sorted(self.run1.iterdir())
+        with self.assertRaisesRegex(
+                checkpoint.DirectoryTakenError,
+                r"a later run \(generation 1\) has taken .*run1 from this one \(generation 0\)"):
+            old.save(2, training.be(2))
+        self.assertEqual([one for one in sorted(self.run1.iterdir()) if one not in before
+                          and one.suffix != ".tmp"], [])
+        self.assertEqual(loaded(self.run1), (1, []))
+
+    def test_a_late_manifest_of_a_run_that_has_lost_it_does_not_count(self):
+        save(self.run1, 1)
+        late = save(self.run1, 2)
+        names = ("step-000000000002.json", "step-000000000002.pt")
+        files = {name: (self.run1 / name).read_bytes() for name in names}
+        for name in names:
+            (self.run1 / name).unlink()
+        del late
+        with unittest.mock.patch.object(checkpoint, "_OWNER", "later"):
+            manager = checkpoint.CheckpointManager(self.run1)
+        for name, content in files.items():
+            (self.run1 / name).write_bytes(content)
+        step, lines = loaded(self.run1)
+        self.assertEqual(step, 1)
+        self.assertRegex(lines[0], "announced it after a later run .* had taken the directory")
+        training = Training()
+        manager.restore(training.state)
+        manager.save(2, training.be(2))
+        manager.wait()
+        self.assertEqual(loaded(self.run1), (2, []))
+
+    def test_two_jobs_do_not_take_the_directory_from_each_other(self):
+        first = self.manager("one", TORCHELASTIC_RUN_ID="a", DDPRUN_GENERATION="0")
+        self.manager("two", TORCHELASTIC_RUN_ID="b", DDPRUN_GENERATION="0")
+        pattern = "^job 'b' has taken .*ddprun does not restart this job, because a restart would"
+        with self.assertRaisesRegex(checkpoint.DirectoryTakenError, pattern):
+            first.save(1, Training().state)
+        with self.assertRaisesRegex(checkpoint.DirectoryTakenError, pattern):
+            self.manager("three", TORCHELASTIC_RUN_ID="a", DDPRUN_GENERATION="1")
+
+
+RANKS = """
+    import os, sys, torch, ddprun
+    from ddprun import checkpoint
+    {setup}
+    here = ddprun.Environment.current()
+    net = torch.nn.Linear(2, 2)
+    torch.manual_seed(here.rank)
+    sampler = checkpoint.DistributedSampler(range(100), here.world_size, here.rank)
+    state = checkpoint.TrainingState(net, sampler=sampler)
+    manager = checkpoint.CheckpointManager("run1", every_steps=10)
+    restored = manager.restore(state)
+    step = restored.step
+    print(f"rank {{here.rank}} at {{step}} with {{torch.rand(1).item():.6f}}", flush=True)
+    {body}
+"""
+
+
+class SeveralRanks(frame.Test):
+    STORE = ""
+    GLOO = "import torch.distributed as dist; dist.init_process_group('gloo')"
+
+    def run_ranks(self, setup, body, code=0, *options, **env):
+        return self.job(["--nproc-per-node=2", "--rdzv-id=ranks", *options,
+                         self.script(RANKS.format(setup=setup, body=body))], **env).end(code)
+
+    def test_all_ranks_save_and_restore_alike_through_the_store_and_a_group(self):
+        body = """
+    import torch.distributed as dist
+    for place in ("run1", "run2"):
+        manager = checkpoint.CheckpointManager(place)
+        restored = manager.restore(state)
+        print(place, restored.step, f"{torch.rand(1).item():.6f}", net.weight.unique().tolist())
+        with torch.no_grad():
+            net.weight.fill_(here.rank + 1)
+        for step in range(restored.step + 1, restored.step + 4):
+            manager.save(step, state)
+        manager.wait()
+        print("then", place, restored.step + 3, f"{torch.rand(1).item():.6f}", flush=True)
+        if place == "run1":
+            dist.init_process_group("gloo")
+    """
+        first, second = self.run_ranks(self.STORE, body), self.run_ranks(self.STORE, body)
+        for place in ("run1", "run2"):
+            for rank in range(2):
+                # Each rank has its own random numbers, and rank 0's weights.
+                number = re.search(rf"\[rank {rank}\] then {place} 3 (\S+)", first)[1]
+                self.assertIn(f"[rank {rank}] {place} 3 {number} [1.0]\n", second)
+
+    def test_ranks_that_are_apart_are_told_so_on_each_rank(self):
+        said = self.run_ranks(self.STORE, """
+    try:
+        manager.save(5 + here.rank, state)
+    except ValueError as error:
+        print("told:", error, flush=True)
+    try:
+        state.extra = object() if here.rank == 0 else None
+        manager.save(5, state)
+    except TypeError as error:
+        print("told:", error, flush=True)
+    """)
+        self.assertEqual(said.count("told: save a checkpoint: rank 1 is at step 6, rank 0 5: "), 2)
+        self.assertEqual(said.count("told: save a checkpoint: extra is a object, only None"), 2)
+
+    def test_directories_that_are_not_shared_are_an_error(self):
+        save(self.folder / "run1", 1)
+        (self.folder / "other").mkdir()
+        said = self.run_ranks("""
+    if os.environ["RANK"] == "1": os.chdir("other")
+    """, "", 1)
+        self.assertRegex(said, "CheckpointError: restore a checkpoint: the ranks have no "
+                               "checkpoint in common: rank 0 can read run1/step-0+1.pt, rank 1 has")
+
+    def test_a_request_of_the_launcher_saves_and_leaves(self):
+        job = self.job(["--nproc-per-node=2", "--checkpoint-signal=USR1", self.script(RANKS.format(
+            setup=self.GLOO, body="""
+    import itertools
+    for step in itertools.count(step + 1):
+        if manager.maybe_save(step, state).leave:
+            print("left at", step, flush=True)
+            sys.exit(0)
+        if step == 12:
+            print("training", flush=True)
+    """))])
+        job.read_until("training$", 2)
+        os.kill(job.process.pid, signal.SIGUSR1)
+        said = job.end(75)
+        steps = {int(line.split()[-1]) for line in said.splitlines() if "left at" in line}
+        self.assertEqual(len(steps), 1, said)
+        self.assertEqual(checkpoint.load(self.folder / "run1")["step"], steps.pop())
+
+
+if __name__ == "__main__":
+    frame.main()
