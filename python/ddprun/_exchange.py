@@ -33,6 +33,7 @@ _HEAD = struct.Struct("<cqq")  # of a request: which one, generation, rank
 SUCCEEDED, FAILED = b"\1", b"\0"
 _NO_RESULT = SUCCEEDED + pickle.dumps(None)  # of a function that ends its process by sys.exit(0)
 _PIECE_BYTES = 4 << 20  # each has the whole patience
+_MOST_PROBED = 8  # hosts; a name that only ssh knows may take a timeout of DNS each
 _FULL_PAUSE = 0.1  # seconds, when this process has too many open files
 
 
@@ -238,7 +239,8 @@ def own_addresses(hosts: Optional[str], hostfile: Union[str, os.PathLike[str], N
         with contextlib.suppress(OSError, UnicodeError), open(hostfile, encoding="utf-8") as file:
             names += [line.split("#")[0].split()[0] for line in file if line.split("#")[0].split()]
     found: list[str] = []
-    for name in [*map(_without_slots, names), "192.0.2.1"]:  # the last one: the default route
+    names = [*map(_without_slots, names[:_MOST_PROBED]), "192.0.2.1"]  # the default route
+    for name in names:
         with contextlib.suppress(OSError, ValueError):  # also UnicodeError, of a name like a..b
             for family, kind, _, _, where in socket.getaddrinfo(name, 22, type=socket.SOCK_DGRAM):
                 with contextlib.suppress(OSError), socket.socket(family, kind) as probe:

@@ -286,6 +286,10 @@ class Launch(frame.Test):
                 ["10.0.0.1", "127.0.0.1"])
         self.assertEqual(asked, ["127.0.0.1", "::1", "no-such-host.invalid", "gpu7", "127.0.0.9",
                                  "192.0.2.1"])
+        del asked[:]
+        with unittest.mock.patch.object(_exchange.socket, "getaddrinfo", resolve):
+            _exchange.own_addresses(",".join(["no-such-host.invalid"] * 64), None)
+        self.assertEqual(len(asked), 8 + 1)
         hostfile.write_bytes(b"\xff\xfe\n")
         self.assertEqual(_exchange.own_addresses("gpu0..x,\0", hostfile)[-1], "127.0.0.1")
 
