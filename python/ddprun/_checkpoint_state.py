@@ -353,37 +353,25 @@ def for_file(live: Any) -> Any:
 # --- from the file --------------------------------------------------------------------------------
 
 
-def open_files(directory: CheckpointDirectory, manifest: Manifest) -> list[int]:
-    """Opens and verifies all files of a checkpoint. Returns their descriptors."""
-    opened: list[int] = []
-    try:
-        for file in manifest.files:
-            opened.append(directory.open_verified(file))
-    except BaseException:
-        close_all(opened)
-        raise
-    return opened
+def read_verified(directory: CheckpointDirectory, manifest: Manifest, *, map_location: Any = None,
+                  mmap: bool = False) -> dict[str, Any]:
+    """Returns the contents of a checkpoint, after every byte was verified; shards are merged.
 
-
-def close_all(descriptors: Sequence[int]) -> None:
-    """Closes descriptors."""
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def read_files(directory: CheckpointDirectory, manifest: Manifest, opened: Sequence[int], *,
-               map_location: Any = None, mmap: bool = False) -> dict[str, Any]:
-    """Returns the contents of verified files; shards are merged.
+    One file is open at a time, because a checkpoint may have more shards than a process may have
+    open files.
 
     Parameters
     ----------
-    opened
-        The descriptors of `open_files`.
     mmap
         Tensors are mapped from the file, and read when they are used.
     """
-    parts = [_read(directory.path_of(file.name), descriptor, map_location, mmap)
-             for file, descriptor in zip(manifest.files, opened)]
+    parts = []
+    for file in manifest.files:
+        descriptor = directory.open_verified(file)
+        try:
+            parts.append(_read(directory.path_of(file.name), descriptor, map_location, mmap))
+        finally:
+            os.close(descriptor)
     return _merged(parts, directory, manifest) if is_sharded(manifest) else parts[0]
 
 
@@ -725,7 +713,8 @@ def _load_optimizer(optimizer: Any, saved: Mapping[str, Any], state: Mapping[Any
         raise ValueError(f"restore {file}: {str(error) or 'it is of another optimizer'}") from None
 
 
-def _fill_generators(state: TrainingState, top: Mapping[str, Any], file: str, rank: int) -> Iterator[str]:
+def _fill_generators(state: TrainingState, top: Mapping[str, Any], file: str,
+                     rank: int) -> Iterator[str]:
     import torch
 
     saved = top["rng"]

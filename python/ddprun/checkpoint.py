@@ -30,9 +30,8 @@ from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, Damage
                                       DirectoryTakenError, Manifest, UnsupportedError,
                                       agree_on_step, best_steps, steps_to_forget)
 from ddprun._checkpoint_ranks import from_report, ranks_of, to_report
-from ddprun._checkpoint_state import (Snapshot, TrainingState, close_all, contents_of, count, fill,
-                                      for_file, hash_of_models, open_files, own_generators,
-                                      read_files, refuse_fsdp)
+from ddprun._checkpoint_state import (Snapshot, TrainingState, contents_of, count, fill, for_file,
+                                      hash_of_models, own_generators, read_verified, refuse_fsdp)
 from ddprun._environment import Environment
 from ddprun._progress import long_wait, report_activity
 from ddprun._sampler import DistributedSampler
@@ -133,16 +132,11 @@ def load(directory: Union[str, os.PathLike[str]], step: Optional[int] = None, *,
     for candidate in steps if step is None else [step]:
         try:
             manifest, _ = files.read_manifest(candidate)
-            opened = open_files(files, manifest)
+            return read_verified(files, manifest, map_location=map_location, mmap=mmap)
         except CheckpointError as error:
             if step is not None or not is_passed_over(error):
                 raise
             warnings.warn(f"passed over step {candidate}: {error}", RuntimeWarning, stacklevel=2)
-            continue
-        try:
-            return read_files(files, manifest, opened, map_location=map_location, mmap=mmap)
-        finally:
-            close_all(opened)
     raise FileNotFoundError(f"{files.path} has no whole checkpoint")
 
 
@@ -482,18 +476,14 @@ class CheckpointManager:
         return Restored(found.file, found.manifest.step, tuple(skipped), tuple(remarks))
 
     def _fill(self, state: TrainingState, found: _Found, remarks: list[str]) -> None:
-        try:
-            top = read_files(self._directory, found.manifest, found.opened, mmap=True)
-        finally:
-            close_all(found.opened)
         if found.manifest.world_size != self._ranks.size:
             remarks.append(
                 f"{found.file} was saved by a world of {found.manifest.world_size}, this one has "
                 f"{self._ranks.size}: the rest of the epoch is divided among the ranks of this "
                 "one, and results are not bit-identical to those of a training that was not "
                 "resized")
-        remarks.extend(fill(state, top, found.file, rank=self._ranks.rank, size=self._ranks.size,
-                            allows_extra_names=self._read_only))
+        remarks.extend(fill(state, found.top, found.file, rank=self._ranks.rank,
+                            size=self._ranks.size, allows_extra_names=self._read_only))
 
     def _find_common(self, skipped: list[str]) -> Optional[_Found]:
         """Returns the newest checkpoint that all ranks can read; None if no rank has any.
@@ -507,28 +497,23 @@ class CheckpointManager:
         for _ in itertools.count():
             own = _search(self._directory, bound)
             seen.update(own.steps)
-            try:
-                reports = self._ranks.all_gather(own.report())
-                for rank, report in enumerate(reports):
-                    if report["failure"] is not None:
-                        raise own.failure if rank == self._ranks.rank and own.failure else (
-                            from_report(report["failure"], f"{_RESTORING}: rank {rank}: "))
-                    if not reader and report["step"] >= 0:
-                        reader = f"rank {rank} can read {report['file']}"
-                    skipped.extend(line for line in report["skipped"] if line not in skipped)
-                agreed = agree_on_step([(one["step"], one["identity"]) for one in reports])
-                if agreed.done and agreed.step < 0 and reader:
-                    raise CheckpointError(
-                        f"{_RESTORING}: the ranks have no checkpoint in common: {reader}, rank "
-                        f"{agreed.rank} has no equal one; is {self._directory.path} one directory "
-                        "that all ranks see? (To start from the beginning, use an empty one.)")
-            except BaseException:
-                own.close()
-                raise
+            reports = self._ranks.all_gather(own.report())
+            for rank, report in enumerate(reports):
+                if report["failure"] is not None:
+                    raise own.failure if rank == self._ranks.rank and own.failure else (
+                        from_report(report["failure"], f"{_RESTORING}: rank {rank}: "))
+                if not reader and report["step"] >= 0:
+                    reader = f"rank {rank} can read {report['file']}"
+                skipped.extend(line for line in report["skipped"] if line not in skipped)
+            agreed = agree_on_step([(one["step"], one["identity"]) for one in reports])
+            if agreed.done and agreed.step < 0 and reader:
+                raise CheckpointError(
+                    f"{_RESTORING}: the ranks have no checkpoint in common: {reader}, rank "
+                    f"{agreed.rank} has no equal one; is {self._directory.path} one directory "
+                    "that all ranks see? (To start from the beginning, use an empty one.)")
             if agreed.done:
                 self._passed_over.update(step for step in seen if step > agreed.step)
                 return own.found
-            own.close()
             skipped.append(
                 f"rank {agreed.rank} has another checkpoint of step {agreed.bound + 1} than rank 0"
                 if agreed.differs else
@@ -539,12 +524,12 @@ class CheckpointManager:
 
 @dataclasses.dataclass
 class _Found:
-    """A checkpoint whose files are open and verified."""
+    """A checkpoint whose files are verified, and its contents."""
 
     manifest: Manifest
     identity: str
     file: str
-    opened: list[int]
+    top: dict[str, Any]  # mapped from the file
 
 
 @dataclasses.dataclass
@@ -563,10 +548,6 @@ class _Search:
                 "skipped": self.skipped,
                 "failure": None if self.failure is None else to_report(self.failure)}
 
-    def close(self) -> None:
-        if self.found is not None:
-            close_all(self.found.opened)
-
 
 def _search(directory: CheckpointDirectory, bound: int) -> _Search:
     result = _Search()
@@ -577,16 +558,16 @@ def _search(directory: CheckpointDirectory, bound: int) -> _Search:
                 continue
             try:
                 manifest, identity = directory.read_manifest(step)
-                opened = open_files(directory, manifest)
+                top = read_verified(directory, manifest, mmap=True)
             except CheckpointError as error:
                 if not is_passed_over(error):
                     raise
                 result.skipped.append(f"step {step}: {error}")
                 continue
             result.found = _Found(manifest, identity, directory.path_of(manifest.files[0].name),
-                                  opened)
+                                  top)
             break
-    except (OSError, CheckpointError) as error:
+    except Exception as error:  # all ranks must learn it
         result.failure = error
     return result
 

@@ -491,7 +491,33 @@ class Saves(frame.Test):
         state = checkpoint.TrainingState(net, lbfgs)
         manager.save(1, state)
         manager.restore(state)
-        self.assertNotIn("step-0000", pathlib.Path("/proc/self/maps").read_text())
+        maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+        self.assertEqual([line for line in maps if str(self.run1) in line], [])
+
+    def test_a_checkpoint_may_have_more_shards_than_a_process_open_files(self):
+        save(self.run1, 1)
+        training, files = Training(2.0), []
+        top = {**checkpoint.load(self.run1), "step": 2, "model": training.net.state_dict()}
+        for shard in range(40):
+            part = {"shard": shard, "shards": 40, "model": {}, "optimizer": {"state": {}}}
+            if shard == 0:
+                part = {**part, **top, "model_names": list(top["model"])}
+            path = self.run1 / f"step-{2:012}.shard-{shard:04}.pt"
+            with _checkpoint_directory.AtomicFile(str(path)) as file:
+                torch.save(part, file)
+                files.append(file.commit())
+        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
+        directory._announce(_checkpoint_names.Manifest(2, 0, 0, 40, files=tuple(files), claim=1))
+
+        def part():
+            own = len(os.listdir("/proc/self/fd"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (own + 10, own + 10))
+            assert loaded(self.run1) == (2, [])
+            reader = checkpoint.CheckpointManager(self.run1, read_only=True)
+            assert reader.restore(training.be(7.0)).step == 2
+            assert training.value() == 2.0
+
+        self.assertEqual(in_child(part), 0)
 
     def test_a_file_that_cannot_be_read_is_not_called_damaged(self):
         save(self.run1, 1)
@@ -837,12 +863,15 @@ class Failures(frame.Test):
 
     def test_a_failure_that_no_call_has_reported_is_a_warning_at_the_end(self):
         script = self.script("""
-            import gc, resource, signal, torch
+            import gc, os, torch
             from ddprun import checkpoint
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+            def full(descriptor):
+                raise OSError(28, "No space left on device")
+
             def train():
                 manager = checkpoint.CheckpointManager("run1")
-                resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+                os.fsync = full
                 manager.save(1, checkpoint.TrainingState(torch.nn.Linear(30, 30)))
                 return manager._writer
 
@@ -851,7 +880,7 @@ class Failures(frame.Test):
         """)
         output = frame.run([sys.executable, script], cwd=self.folder,
                            env=frame.environment(PYTHONWARNINGS="default"))
-        self.assertRegex(output, "RuntimeWarning: the last save has failed: .*File too large")
+        self.assertRegex(output, "RuntimeWarning: the last save has failed: .*No space left")
 
 
 class Owners(frame.Test):
