@@ -17,7 +17,7 @@ import os
 import secrets
 import stat
 import time
-from typing import Any, Callable, ContextManager, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from ddprun._checkpoint_names import (MAX_MANIFEST_BYTES, UNREAD_SUFFIX, BeyondReaderError,
                                       CheckpointError, DamagedError, DirectoryTakenError, Manifest,
@@ -29,6 +29,7 @@ from ddprun._environment import Environment
 # What ddprun looks for in the report of a failure (base/final_error.h).
 FINAL_ERROR = "ddprun does not restart this job, because a restart would fail in the same way"
 _BUFFER_BYTES = 4 << 20
+_SYNC_BYTES = 64 << 20  # of a large file, between flushes
 _MAX_READ_BYTES = 128 << 20  # of a manifest or claim
 _MAX_CLAIM_BYTES = 16 << 20  # of one that is written
 _MAX_VALUES = 4 << 20
@@ -63,7 +64,8 @@ def make_durable_directory(path: str) -> None:
         missing.append(there)
         there = os.path.dirname(there)
     try:
-        flush_directory(os.path.dirname(there))  # who made it may have been killed before that
+        # The process that made it may have been killed before it flushed the name.
+        flush_directory(os.path.dirname(there))
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EINVAL):
             raise
@@ -91,6 +93,7 @@ class AtomicFile:
         self._note_write = note_write
         self._digest = hashlib.sha256()
         self._bytes = 0
+        self._flushed = 0  # bytes; not of the last part of a file
         self._failure: Optional[OSError] = None
         self._descriptor = -1
         self._committed = False
@@ -109,11 +112,23 @@ class AtomicFile:
                 written = os.write(self._descriptor, rest[:_BUFFER_BYTES])
                 self._digest.update(rest[:written])
                 rest = rest[written:]
+                self._bytes += written
+                self._flush_piece()
                 self._note_write()
         except OSError as error:
             self._failure = error
-        self._bytes += size
         return size
+
+    def _flush_piece(self) -> None:
+        """Writes a large file to the disk by and by, and leaves the page cache to others.
+
+        Else one fsync at the end would take minutes, in which no activity is reported.
+        """
+        if self._bytes - self._flushed >= _SYNC_BYTES:
+            os.fdatasync(self._descriptor)
+            with contextlib.suppress(OSError):  # a hint
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self._flushed = self._bytes
 
     def flush(self) -> None:
         """Does nothing: there is no buffer."""
@@ -203,7 +218,7 @@ def _beyond(path: str, cause: str) -> BeyondReaderError:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """Whose a directory is (worker_lib/checkpoint/core/fencing_token.h). Number 0: nobody's."""
+    """The owner of a directory (worker_lib/checkpoint/core/fencing_token.h). Number 0: none."""
 
     number: int = 0
     generation: int = 0
@@ -241,7 +256,8 @@ def _read_claim(directory: str) -> Claim:
                       tuple((int(step), str(identity)) for step, identity in document["accepted"]),
                       str(document.get("job", "")),
                       tuple((str(job), int(last)) for job, last in document.get("displaced", ())))
-    except (DamagedError, BeyondReaderError, ValueError, TypeError, KeyError, RecursionError):
+    except (DamagedError, BeyondReaderError, ValueError, TypeError, KeyError, OverflowError,
+            RecursionError):
         return Claim()
     return claim if claim.number > 0 else Claim()
 
@@ -367,7 +383,8 @@ class CheckpointDirectory:
             f"one (generation {self._own.generation}); a run that only restores sets the option "
             "'read_only'")
 
-    def hold(self, doing: str) -> ContextManager[None]:
+    @contextlib.contextmanager
+    def hold(self, doing: str) -> Iterator[None]:
         """Returns a context with the lock, in which this run owns the directory.
 
         Raises
@@ -375,10 +392,6 @@ class CheckpointDirectory:
         DirectoryTakenError
             At its begin: another run has taken the directory.
         """
-        return self._hold(doing)
-
-    @contextlib.contextmanager
-    def _hold(self, doing: str) -> Iterator[None]:
         if self._own.number == 0:
             yield
             return

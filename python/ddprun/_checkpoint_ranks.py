@@ -5,15 +5,16 @@ All methods are collective. Values are JSON, and small: a rank's position, its g
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, DamagedError,
                                       DirectoryTakenError, UnsupportedError)
-from ddprun._environment import Environment
+from ddprun._environment import Environment, of_ddprun
 from ddprun._progress import long_wait
-from ddprun._save import _DEFAULT_TIMEOUT, _STORE_PATIENCE
+from ddprun._save import _DEFAULT_TIMEOUT, _STORE_PATIENCE, device_of_group
 from ddprun._store import StoreClient
 
 _ERRORS: dict[str, type[Exception]] = {
@@ -105,16 +106,28 @@ class _RanksOfGroup(Ranks):
 
     def gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.size if self.rank == 0 else []
-        with long_wait():
+        with self._exchange():
             self._dist.gather_object(value, values if self.rank == 0 else None, dst=self._first,
                                      group=self.group)
         return values
 
     def broadcast(self, value: Any) -> Any:
         values = [value]
-        with long_wait():
+        with self._exchange():
             self._dist.broadcast_object_list(values, src=self._first, group=self.group)
         return values[0]
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Returns a context in which PyTorch sends objects through this rank's device."""
+        import torch
+
+        device = str(device_of_group(self.group))
+        # Without CPU tensors PyTorch takes the current device, which may be cuda:0 on all ranks.
+        current: Any = (torch.cuda.device(device) if device.startswith("cuda") else
+                        contextlib.nullcontext())
+        with long_wait(), current:
+            yield
 
 
 class _RanksOfStore(Ranks):
@@ -190,4 +203,10 @@ def ranks_of(group: Optional[Any]) -> Ranks:
             ranks.group = group
         return ranks
     environment = Environment.current()
-    return Ranks() if environment.world_size == 1 else _RanksOfStore(environment)
+    if environment.world_size == 1:
+        return Ranks()
+    if of_ddprun().world_size == 1:
+        raise RuntimeError("CheckpointManager: the ranks cannot meet without a process group under "
+                           "this launcher, because its store outlives a restart (call "
+                           "torch.distributed.init_process_group first)")
+    return _RanksOfStore(environment)

@@ -9,18 +9,24 @@ import base64
 import collections
 import dataclasses
 import hashlib
+import operator
 import os
 import re
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from ddprun._checkpoint_directory import CheckpointDirectory
+from ddprun._checkpoint_directory import CheckpointDirectory, system_error
 from ddprun._checkpoint_names import CheckpointError, Manifest, is_sharded
+from ddprun._sampler import DistributedSampler
+from ddprun._save import own_cuda_device
 
 _INT64 = 1 << 63
 _C10_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
               "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte",
               "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
               "complex32": "ComplexHalf"}
+# Optimizers of torch.optim whose state has tensors of the shape of the parameter, and numbers.
+_LIKE_PARAMETERS = {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam",
+                    "RMSprop", "Rprop", "SGD"}
 # Lists of TrainingState, and their key in the file.
 _LISTS = {"models": "models", "optimizers": "optimizers", "schedulers": "lr_schedulers",
           "tensors": "tensors"}
@@ -33,14 +39,14 @@ class TrainingState:
     Attributes
     ----------
     model
-        A module. Of DistributedDataParallel and ``torch.compile`` the module within it is meant.
+        A module. Of DistributedDataParallel and ``torch.compile`` the inner module is saved.
     optimizer, scheduler
         Of ``torch.optim``. C++ restores SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta and LBFGS, and
         the schedules StepLR, MultiStepLR, CosineAnnealingLR, LinearLR, SequentialLR and
         ReduceLROnPlateau.
     sampler
         A `DistributedSampler` of this module. Or any object whose ``state_dict()`` is JSON; C++
-        does not restore such a one.
+        cannot restore such an object.
     epoch
         The epoch of the training.
     extra
@@ -53,6 +59,9 @@ class TrainingState:
         More objects by name, such as the networks of a GAN. A name has no ``/``.
     batch_size
         Samples in a batch, as the program counts them. 0: not given.
+    has_position
+        False: the program keeps its position in the data itself. Then there are no warnings about
+        the sampler.
     """
 
     model: Optional[Any] = None
@@ -68,6 +77,7 @@ class TrainingState:
     schedulers: dict[str, Any] = dataclasses.field(default_factory=dict)
     tensors: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch_size: int = 0
+    has_position: bool = True
 
     def sampler_state(self) -> Optional[Any]:
         """Returns the state of the sampler, as JSON."""
@@ -77,6 +87,48 @@ class TrainingState:
             raise TypeError(f"TrainingState.sampler: {type(self.sampler).__name__} does not know "
                             "its position: use ddprun.checkpoint.DistributedSampler")
         return _plain(self.sampler.state_dict(), "sampler", _to_json)
+
+
+def count(value: Any, name: str) -> int:
+    """Returns a step or an epoch as an int.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not an integer, is negative, or has more than 64 bits.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"save a checkpoint: {name} {value!r} is a {type(value).__name__} "
+                        "(expected an int)")
+    if number < 0:
+        raise ValueError(f"save a checkpoint: {name} {number} is negative")
+    if number >= _INT64:
+        raise ValueError(f"save a checkpoint: {name} {number} has more than 64 bits")
+    return number
+
+
+def refuse_fsdp(state: TrainingState, doing: str) -> None:
+    """Refuses modules of which rank 0 alone cannot read the state."""
+    for model in (state.model, *state.models.values()):
+        for part in model.modules() if hasattr(model, "modules") else ():
+            if type(part).__name__ == "FullyShardedDataParallel":
+                raise TypeError(f"{doing}: the model is FullyShardedDataParallel, whose state is "
+                                "on all ranks (use torch.distributed.checkpoint)")
+
+
+def _cuda_device(state: TrainingState) -> Any:
+    """Returns the GPU of this rank: that of a model, else the one that a group would use."""
+    import torch
+
+    for model in (state.model, *state.models.values()):
+        for parameter in model.parameters() if hasattr(model, "parameters") else ():
+            if parameter.device.type == "cuda":
+                return parameter.device
+    return own_cuda_device(torch.cuda, None)
 
 
 def _module(model: Any) -> Any:
@@ -108,7 +160,8 @@ def _to_file(value: Any, where: str) -> Any:
     if tensor.layout is not torch.strided:
         raise TypeError(f"save a checkpoint: {where} is a tensor of layout {tensor.layout}, only "
                         "dense ones can be saved")
-    return tensor
+    # The memory of a conjugated view is that of another tensor with other values.
+    return tensor.resolve_conj().resolve_neg()
 
 
 def _plain(value: Any, where: str, other: Callable[[Any, str], Any]) -> Any:
@@ -196,7 +249,7 @@ def contents_of(state: TrainingState, *, step: int, generation: int,
     if state.sampler is not None:
         top["sampler"] = state.sampler_state()
     top.update(
-        epoch=int(state.epoch), step=step,
+        epoch=count(state.epoch, "epoch"), step=step,
         rng=[{key: torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
               for key, text in of_rank.items()} for of_rank in generators],
         extra=_plain(state.extra, "extra", _to_json), world_size=len(generators),
@@ -236,13 +289,13 @@ def hash_of_models(state: TrainingState) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16] if state.models else text
 
 
-def own_generators() -> dict[str, str]:
+def own_generators(state: TrainingState) -> dict[str, str]:
     """Returns the state of this rank's generators, as text."""
     import torch
 
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state()
+        states["cuda"] = torch.cuda.get_rng_state(_cuda_device(state))
     return {key: base64.b64encode(bytes(one.numpy())).decode() for key, one in states.items()}
 
 
@@ -275,8 +328,11 @@ class Snapshot:
     def _copy(self, tensor: Any, buffer: Optional[Any]) -> Any:
         import torch
 
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+        form = torch.empty_like(tensor, device="meta")  # with the strides of a copy
+        if buffer is None or buffer.dtype != form.dtype or buffer.shape != form.shape or (
+                buffer.stride() != form.stride()):
+            # The program may have set another default device.
+            buffer = torch.empty_like(tensor, device="cpu")
         self._buffers.append(buffer)
         return buffer.copy_(tensor)
 
@@ -297,37 +353,25 @@ def for_file(live: Any) -> Any:
 # --- from the file --------------------------------------------------------------------------------
 
 
-def open_files(directory: CheckpointDirectory, manifest: Manifest) -> list[int]:
-    """Opens and verifies all files of a checkpoint. Returns their descriptors."""
-    opened: list[int] = []
-    try:
-        for file in manifest.files:
-            opened.append(directory.open_verified(file))
-    except BaseException:
-        close_all(opened)
-        raise
-    return opened
+def read_verified(directory: CheckpointDirectory, manifest: Manifest, *, map_location: Any = None,
+                  mmap: bool = False) -> dict[str, Any]:
+    """Returns the contents of a checkpoint, after every byte was verified; shards are merged.
 
-
-def close_all(descriptors: Sequence[int]) -> None:
-    """Closes descriptors."""
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def read_files(directory: CheckpointDirectory, manifest: Manifest, opened: Sequence[int], *,
-               map_location: Any = None, mmap: bool = False) -> dict[str, Any]:
-    """Returns the contents of verified files; shards are merged.
+    One file is open at a time, because a checkpoint may have more shards than a process may have
+    open files.
 
     Parameters
     ----------
-    opened
-        The descriptors of `open_files`.
     mmap
         Tensors are mapped from the file, and read when they are used.
     """
-    parts = [_read(directory.path_of(file.name), descriptor, map_location, mmap)
-             for file, descriptor in zip(manifest.files, opened)]
+    parts = []
+    for file in manifest.files:
+        descriptor = directory.open_verified(file)
+        try:
+            parts.append(_read(directory.path_of(file.name), descriptor, map_location, mmap))
+        finally:
+            os.close(descriptor)
     return _merged(parts, directory, manifest) if is_sharded(manifest) else parts[0]
 
 
@@ -343,13 +387,21 @@ def _read(path: str, descriptor: int, map_location: Any, mmap: bool) -> dict[str
             with open(descriptor, "rb", closefd=False) as file:
                 file.seek(0)
                 value = torch.load(file, map_location=map_location, weights_only=True)
+    except OSError as error:  # the file may be whole
+        raise error if error.errno is None else system_error(f"read {path}", error) from None
     except Exception as error:  # whatever the unpickler and the reader of archives raise
-        if isinstance(error, MemoryError):
+        if isinstance(error, MemoryError) or _is_of_allocator(error):
             raise
         raise CheckpointError(f"read {path}: {_why_not_loaded(error)}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"read {path}: it is a {type(value).__name__}, not a dict")
     return value
+
+
+def _is_of_allocator(error: Exception) -> bool:
+    """Returns whether PyTorch has run out of memory of the host or of a GPU."""
+    return isinstance(error, RuntimeError) and (
+        "allocate" in str(error) or type(error).__name__ == "OutOfMemoryError")
 
 
 def _why_not_loaded(error: Exception) -> str:
@@ -424,18 +476,65 @@ def fill(state: TrainingState, top: Mapping[str, Any], file: str, *, rank: int, 
          allows_extra_names: bool) -> Iterator[str]:
     """Fills the objects of a training and this rank's generators. Yields remarks.
 
-    Names, classes, shapes and dtypes are compared before anything is filled.
+    Names, classes, shapes, dtypes and the sampler are compared before anything is filled.
 
     Raises
     ------
     ValueError
         The checkpoint is of another training.
+    CheckpointError
+        The contents are not those of a checkpoint.
     """
     import torch
 
     _checked_names(state)
-    yield from _check(state, top, file, allows_extra_names)
+    refuse_fsdp(state, "restore a checkpoint")
     view = _View(top, rank, size)
+    remarks: list[str] = []
+    try:
+        parts = _checked_parts(state, top, view, file, allows_extra_names, remarks)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise CheckpointError(f"restore {file}: its contents are not those of a checkpoint: "
+                              f"{type(error).__name__}: {error}") from None
+    yield from remarks
+    if view.has_own and not view.is_same_world:
+        yield (f"{file} has a state of its own for each rank: here all ranks take rank 0's buffers "
+               "and parameters")
+    for model, saved in parts.models:
+        _module(model).load_state_dict(saved)
+    for optimizer, saved, state_of_parameters in parts.optimizers:
+        _load_optimizer(optimizer, saved, state_of_parameters, file)
+    for scheduler, saved in parts.schedulers:
+        scheduler.load_state_dict(saved)
+    if state.sampler is not None:
+        try:
+            state.sampler.load_state_dict(top["sampler"])
+        except ValueError as error:
+            raise ValueError(f"restore {file}: {error}") from None
+        yield from _remark_on_batches(top["sampler"], state.sampler.state_dict(), file)
+    with torch.no_grad():
+        for name, tensor in state.tensors.items():
+            tensor.copy_(parts.tensors[name])
+    state.epoch = top["epoch"]
+    state.extra = top.get("extra")
+    yield from _fill_generators(state, top, file, rank)
+
+
+@dataclasses.dataclass
+class _Parts:
+    """The objects to fill, each with its part of the file."""
+
+    models: list[tuple[Any, Any]]
+    optimizers: list[tuple[Any, Any, Any]]  # with the states of the parameters
+    schedulers: list[tuple[Any, Any]]
+    tensors: Mapping[str, Any]
+
+
+def _checked_parts(state: TrainingState, top: Mapping[str, Any], view: _View, file: str,
+                   allows_extra_names: bool, remarks: list[str]) -> _Parts:
+    """Compares the file with the training, and returns its parts. It fills nothing."""
+    remarks.extend(_check(state, top, file, allows_extra_names))
+    parts = _Parts([], [], [], view.section("tensors", top.get("tensors", {})))
     models = {"model": (state.model, view.section("model", top.get("model", {})))}
     models.update({f"models['{name}']": (part, view.section("models", top["models"][name],
                                                             f"{name}/"))
@@ -443,36 +542,24 @@ def fill(state: TrainingState, top: Mapping[str, Any], file: str, *, rank: int, 
     for where, (model, saved) in models.items():
         if model is not None:
             _expect_same_tensors(_module(model).state_dict(), saved, file, where)
-    if view.has_own and not view.is_same_world:
-        yield (f"{file} has a state of its own for each rank: here all ranks take rank 0's buffers "
-               "and parameters")
-    for model, saved in models.values():
-        if model is not None:
-            _module(model).load_state_dict(saved)
+            # The module keeps an extra state as it is. It must not keep the mapped file.
+            parts.models.append((model, {name: _cloned(value) if name.endswith("_extra_state")
+                                         else value for name, value in saved.items()}))
     if state.optimizer is not None:
-        _load_optimizer(state.optimizer, top["optimizer"],
-                        view.section("optimizer", top["optimizer"]["state"]), file)
+        saved = top["optimizer"]
+        parts.optimizers.append((state.optimizer, saved, view.section("optimizer",
+                                                                      saved["state"])))
     for name, optimizer in state.optimizers.items():
         saved = top["optimizers"][name]
-        _load_optimizer(optimizer, saved, view.section("optimizers", saved["state"], f"{name}/"),
-                        file)
+        parts.optimizers.append((optimizer, saved, view.section("optimizers", saved["state"],
+                                                                f"{name}/")))
+    for optimizer, saved, of_parameters in parts.optimizers:
+        _expect_same_parameters(optimizer, saved, of_parameters, file)
     if state.scheduler is not None:
-        state.scheduler.load_state_dict(_with_milestones(top["lr_scheduler"]))
+        parts.schedulers.append((state.scheduler, _with_milestones(top["lr_scheduler"])))
     for name, scheduler in state.schedulers.items():
-        scheduler.load_state_dict(_with_milestones(top["lr_schedulers"][name]))
-    if state.sampler is not None:
-        try:
-            state.sampler.load_state_dict(top["sampler"])
-        except ValueError as error:
-            raise ValueError(f"restore {file}: {error}") from None
-        yield from _remark_on_batches(top["sampler"], state.sampler.state_dict(), file)
-    own_tensors = view.section("tensors", top.get("tensors", {}))
-    with torch.no_grad():
-        for name, tensor in state.tensors.items():
-            tensor.copy_(own_tensors[name])
-    state.epoch = top["epoch"]
-    state.extra = top.get("extra")
-    yield from _fill_generators(top, file, rank)
+        parts.schedulers.append((scheduler, _with_milestones(top["lr_schedulers"][name])))
+    return parts
 
 
 def _check(state: TrainingState, top: Mapping[str, Any], file: str,
@@ -485,6 +572,22 @@ def _check(state: TrainingState, top: Mapping[str, Any], file: str,
                       ("lr_scheduler", state.scheduler), ("sampler", state.sampler)):
         if part is not None and key not in top:
             refuse(f"it has no '{key}'")
+    if not top.get("rng"):
+        refuse("it has no random generators")
+    if type(top["epoch"]) is not int or any("cpu" not in one for one in top["rng"]):
+        raise TypeError("'epoch' or 'rng' is not as expected")
+    if isinstance(state.sampler, DistributedSampler):
+        try:
+            state.sampler.checked(top["sampler"])
+        except ValueError as error:
+            refuse(str(error))
+    if top.get("gradients"):
+        refuse("it was saved by C++ within an accumulation, with gradients, which Python does not "
+               "restore (save after optimizer.step(), or remove this checkpoint)")
+    for key, noun in (("comm_hook", "a communication hook"), ("averager",
+                                                              "a PeriodicModelAverager")):
+        if key in top:
+            yield f"{file} has the state of {noun}, which is not restored"
     classes = [(top.get(f"{key}_class"), part, noun)
                for key, part, noun in (("optimizer", state.optimizer, "optimizer"),
                                        ("lr_scheduler", state.scheduler, "schedule"))]
@@ -560,10 +663,49 @@ def _expect_same_tensors(own: Mapping[str, Any], saved: Mapping[str, Any], file:
         raise ValueError(f"restore {file}: {'; '.join(faults)}")
 
 
+def _parameters(optimizer: Any, saved: Mapping[str, Any]) -> dict[Any, Any]:
+    """Returns the parameters of an optimizer, by their index in the file."""
+    return {index: parameter for own, of_file in zip(optimizer.param_groups, saved["param_groups"])
+            for index, parameter in zip(of_file["params"], own["params"])}
+
+
+def _expect_same_parameters(optimizer: Any, saved: Mapping[str, Any], state: Mapping[Any, Any],
+                            file: str) -> None:
+    own, of_file = ([len(group["params"]) for group in groups]
+                    for groups in (optimizer.param_groups, saved["param_groups"]))
+    name = type(optimizer).__name__
+    if own != of_file:
+        raise ValueError(f"restore {file}: {name} has groups of {of_file} parameters in the file, "
+                         f"of {own} in this training")
+    is_of_torch = type(optimizer).__module__.startswith("torch.optim")
+    if not is_of_torch or name not in _LIKE_PARAMETERS:
+        return
+    for index, parameter in _parameters(optimizer, saved).items():
+        for key, value in state.get(index, {}).items():
+            if getattr(value, "numel", int)() > 1 and value.shape != parameter.shape:
+                raise ValueError(
+                    f"restore {file}: '{key}' of parameter {index} of {name} does not have the "
+                    f"shape of its parameter: {list(value.shape)} in the file, "
+                    f"{list(parameter.shape)} in this training (give the parameters in the same "
+                    "order)")
+
+
+def _cloned(value: Any) -> Any:
+    """Returns a tree with copies of its tensors."""
+    if isinstance(value, dict):
+        return {key: _cloned(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_cloned, value))
+    return value.clone() if hasattr(value, "clone") else value
+
+
 def _load_optimizer(optimizer: Any, saved: Mapping[str, Any], state: Mapping[Any, Any],
                     file: str) -> None:
-    # The optimizer keeps tensors as they are. It must not keep the mapped file.
-    own = {index: {key: value.clone() if hasattr(value, "clone") else value
+    # On the CPU the optimizer keeps tensors as they are. It must not keep the mapped file. To a GPU
+    # it copies all but the steps.
+    on_gpu = {index for index, parameter in _parameters(optimizer, saved).items()
+              if parameter.device.type != "cpu"}
+    own = {index: {key: value if index in on_gpu and key != "step" else _cloned(value)
                    for key, value in one.items()} for index, one in state.items()}
     try:
         optimizer.load_state_dict({**saved, "state": own})
@@ -571,22 +713,22 @@ def _load_optimizer(optimizer: Any, saved: Mapping[str, Any], state: Mapping[Any
         raise ValueError(f"restore {file}: {str(error) or 'it is of another optimizer'}") from None
 
 
-def _fill_generators(top: Mapping[str, Any], file: str, rank: int) -> Iterator[str]:
+def _fill_generators(state: TrainingState, top: Mapping[str, Any], file: str,
+                     rank: int) -> Iterator[str]:
     import torch
 
-    saved = top.get("rng") or []
-    if not saved:
-        raise ValueError(f"restore {file}: it has no random generators")
+    saved = top["rng"]
     states = [one["cpu"].cpu() for one in saved]
     if rank < len(states):
         torch.set_rng_state(states[rank].clone())
     else:  # the same each time, and another one on each rank, as in C++
         text = bytes(states[0].numpy()) + f" rank {rank}".encode()
         seed = int(hashlib.sha256(text).hexdigest()[:16], 16)
-        torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        generator = torch.Generator(device="cpu")
+        torch.set_rng_state(generator.manual_seed(seed).get_state())
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return
     if rank < len(saved) and "cuda" in saved[rank]:
-        torch.cuda.set_rng_state(saved[rank]["cuda"].cpu().clone())
+        torch.cuda.set_rng_state(saved[rank]["cuda"].cpu().clone(), _cuda_device(state))
     else:
         yield f"{file} has no cuda generator of this rank: it stays as it is"

@@ -16,6 +16,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from typing import Optional, Union
 
 PLACE_VARIABLE = "DDPRUN_LAUNCH"  # for workers: the secret, and where to connect
@@ -27,7 +28,13 @@ _ANSWER_PATIENCE = 600.0  # seconds; the process that called launch may be stopp
 _MOST_CONNECTIONS = 4096  # at a time
 _GET, _PUT = b"g", b"p"
 _HEAD = struct.Struct("<cqq")  # of a request: which one, generation, rank
-_NO_RESULT = pickle.dumps((True, None))  # of a function that ends its process by sys.exit(0)
+# The first byte of a result: what follows is the pickled result, or the pickled pair of the pickled
+# exception and its traceback. So a failure can be read beside results that cannot be unpickled.
+SUCCEEDED, FAILED = b"\1", b"\0"
+_NO_RESULT = SUCCEEDED + pickle.dumps(None)  # of a function that ends its process by sys.exit(0)
+_PIECE_BYTES = 4 << 20  # each has the whole patience
+_MOST_PROBED = 8  # hosts; a name that only ssh knows may take a timeout of DNS each
+_FULL_PAUSE = 0.1  # seconds, when this process has too many open files
 
 
 class _Connection:
@@ -58,7 +65,9 @@ class _Connection:
         size = sum(map(len, parts))
         self._socket.sendall(struct.pack("<Q", size) + self._code(0, *parts))
         for part in parts:
-            self._socket.sendall(part)
+            view = memoryview(part)
+            for begin in range(0, len(view), _PIECE_BYTES):
+                self._socket.sendall(view[begin:begin + _PIECE_BYTES])
 
     def receive(self, most: int) -> bytearray:
         (size,) = struct.unpack("<Q", self._receive(8))
@@ -143,6 +152,7 @@ class Exchange:
             except OSError:
                 if self._is_closed:
                     return
+                time.sleep(_FULL_PAUSE)
                 continue
             if self._slots.acquire(blocking=False):
                 threading.Thread(target=self._serve, args=(connection,), daemon=True,
@@ -154,7 +164,7 @@ class Exchange:
         try:
             with connection, contextlib.suppress(OSError, MemoryError, struct.error):
                 peer = _Connection(connection, self._secret.encode(), is_server=True)
-                request = peer.receive(_HEAD.size + MAX_BYTES)
+                request = peer.receive(_HEAD.size + 1 + MAX_BYTES)
                 kind, generation, rank = _HEAD.unpack_from(request)
                 if kind == _PUT:
                     with self._lock:
@@ -183,8 +193,8 @@ class Client:
             peer.send(_HEAD.pack(_GET, *self._place))
             return peer.receive(MAX_BYTES)
 
-    def send(self, result: bytes) -> None:
-        """Sends the result, and waits until it has arrived.
+    def send(self, kind: bytes, result: bytes) -> None:
+        """Sends a result of a kind, SUCCEEDED or FAILED, and waits until it has arrived.
 
         Raises
         ------
@@ -197,7 +207,7 @@ class Client:
             raise ValueError(f"launch: the result has {len(result)} bytes, {MAX_BYTES} is the most "
                              "that is sent (write it into a file, and return the file's name)")
         with self._connected() as peer:
-            peer.send(_HEAD.pack(_PUT, *self._place), result)
+            peer.send(_HEAD.pack(_PUT, *self._place) + kind, result)
             peer.receive(0)
 
     def _connected(self) -> _Connection:
@@ -226,11 +236,12 @@ def own_addresses(hosts: Optional[str], hostfile: Union[str, os.PathLike[str], N
     """Returns the addresses of this host on the routes to other hosts, most likely first."""
     names = hosts.split(",") if hosts else []
     if hostfile is not None:
-        with contextlib.suppress(OSError), open(hostfile, encoding="utf-8") as file:
+        with contextlib.suppress(OSError, UnicodeError), open(hostfile, encoding="utf-8") as file:
             names += [line.split("#")[0].split()[0] for line in file if line.split("#")[0].split()]
     found: list[str] = []
-    for name in [*map(_without_slots, names), "192.0.2.1"]:  # the last one: the default route
-        with contextlib.suppress(OSError):
+    names = [*map(_without_slots, names[:_MOST_PROBED]), "192.0.2.1"]  # the default route
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):  # also UnicodeError, of a name like a..b
             for family, kind, _, _, where in socket.getaddrinfo(name, 22, type=socket.SOCK_DGRAM):
                 with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
                     probe.connect(where)  # of a datagram socket it sends nothing

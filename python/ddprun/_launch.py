@@ -14,7 +14,8 @@ import sysconfig
 import tempfile
 from typing import IO, Any, Callable, Optional, Sequence, Union
 
-from ddprun._exchange import PLACE_VARIABLE, Exchange, own_addresses
+from ddprun import _exchange
+from ddprun._exchange import PLACE_VARIABLE, SUCCEEDED, Exchange, own_addresses
 from ddprun._options import to_words
 from ddprun._program import find_program
 
@@ -23,9 +24,8 @@ _REFUSED = ("nnodes", "rdzv_endpoint", "master_addr")
 _REPORT_FILE = "report.json"
 _PR_SET_PDEATHSIG = 1
 _START_FAILED = 64  # docs/reference/exit_codes.md
-_FIRST_FAILURE = re.compile(r"ddprun: error: first failure: (rank (\d+) .*)")
-_ERROR = re.compile(r"ddprun: (?:error: )?(.+)")
-_MOST_TOLD = 100  # lines
+_FIRST_FAILURE = re.compile(r"(?:first failure|or, at about the same time): (rank (\d+) .*)")
+_MOST_KEPT = 100  # lines
 
 
 class LaunchError(RuntimeError):
@@ -39,14 +39,18 @@ class LaunchError(RuntimeError):
         The report of ``--report-file``; empty if the job did not start.
     exceptions : dict
         The exceptions of the last generation, by rank.
+    results : dict
+        The pickled results of the last generation, by rank, if one of them cannot be unpickled.
     """
 
     def __init__(self, text: str, exit_code: int, report: dict[str, Any],
-                 exceptions: dict[int, BaseException]) -> None:
+                 exceptions: dict[int, BaseException],
+                 results: Optional[dict[int, bytes]] = None) -> None:
         super().__init__(text)
         self.exit_code = exit_code
         self.report = report
         self.exceptions = exceptions
+        self.results = results or {}
 
 
 class RemoteTraceback(Exception):
@@ -101,7 +105,8 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
     Exception
         The exception of the first worker that failed. Its cause has the traceback.
     LaunchError
-        A worker failed without an exception, the job was stopped, or it could not start.
+        A worker failed without an exception, the job was stopped, or it could not start. Or a
+        result cannot be unpickled here.
     ValueError
         The function cannot be sent, or an option is refused.
     """
@@ -121,7 +126,7 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
         if is_remote:
             # ssh passes no variables on. These are named only, so that no argument has the secret.
             passed = [PLACE_VARIABLE, "PYTHON_EXEC", "PYTHONPATH"]
-            given = options.pop("env", [])
+            given = options.pop("env", None) or []
             options["env"] = [*(name for name in passed if name in environment),
                               *([given] if isinstance(given, str) else given)]
             own: dict[str, Any] = {"hosts": names}
@@ -133,17 +138,16 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
             own = {"standalone": True, "report_file": report_file}
         words = to_words({**own, "nproc_per_node": nproc_per_node, "max_restarts": max_restarts,
                           **options})
-        code, told = _run([find_program(), *words, "-m", "ddprun._launched"], environment,
-                          listens=is_remote)
+        code, printed = _run([find_program(), *words, "-m", "ddprun._launched"], environment,
+                             listens=is_remote)
         results = exchange.close()
         if code != 0:
             report = {} if is_remote else _read_report(report_file)
-            _raise_failure(results, report, code, _told_report(told))
-        return [pickle.loads(data)[1] for _, data in sorted(_last_generation(results).items())]
+            _raise_failure(results, report, code, _printed_report(printed))
+        return _loaded(_last_generation(results))
 
 
-# By generation and rank: the pickled pair of whether it succeeded, and its result or its exception
-# with the traceback.
+# What a worker has sent, by generation and rank (_exchange.SUCCEEDED).
 _Pickled = Union[bytes, memoryview]
 _Results = dict[tuple[int, int], _Pickled]
 
@@ -159,7 +163,12 @@ def _pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     except Exception as error:  # whatever the classes of the arguments do
         raise ValueError(f"launch: {name} or its arguments cannot be sent: {error}") from error
     # The worker needs the path to load the call, and pickles its result in the same way.
-    return pickle.dumps((sys.path, use.__name__, call))
+    pickled = pickle.dumps((sys.path, use.__name__, call))
+    if len(pickled) > _exchange.MAX_BYTES:
+        raise ValueError(f"launch: {name} and its arguments have {len(pickled)} bytes, "
+                         f"{_exchange.MAX_BYTES} is the most that is sent (write them into a file, "
+                         "and pass the file's name)")
+    return pickled
 
 
 def _environment() -> dict[str, str]:
@@ -218,14 +227,14 @@ def _run(command: list[str], environment: dict[str, str],
         stderr=subprocess.STDOUT if copied else subprocess.PIPE if listens else None,
         start_new_session=True,  # else a terminal's Ctrl-C comes to it twice
         preexec_fn=_end_with_parent())
-    told: list[str] = []
+    printed: list[str] = []
     try:
-        return _end_of(process, told), told
+        return _end_of(process, printed), printed
     except KeyboardInterrupt:
         for _ in range(2):  # ddprun kills the workers at the second one, and we ddprun at the third
-            process.send_signal(signal.SIGINT)
-            try:
-                _end_of(process, told)
+            try:  # the second interrupt may come before the first one is passed on
+                process.send_signal(signal.SIGINT)
+                _end_of(process, printed)
                 break
             except KeyboardInterrupt:
                 pass
@@ -239,28 +248,47 @@ def _run(command: list[str], environment: dict[str, str],
                 pipe.close()
 
 
-def _end_of(process: subprocess.Popen[str], told: list[str]) -> int:
-    """Copies the process's output to its end. Returns the exit code."""
+def _end_of(process: subprocess.Popen[str], printed: list[str]) -> int:
+    """Copies the process's output to its end, and keeps ddprun's lines. Returns the exit code."""
     pipe: Optional[IO[str]] = process.stdout or process.stderr
     shown = sys.stdout if process.stdout is not None else sys.stderr
     if pipe is not None:
         for line in pipe:
             shown.write(line)
-            if line.startswith("ddprun: "):
-                told.append(line.rstrip("\n"))
-                del told[:-_MOST_TOLD]
+            own = _own_message(line)
+            if own is not None:
+                printed.append(own)
+                del printed[:-_MOST_KEPT]
     return process.wait()
 
 
-def _told_report(told: list[str]) -> dict[str, Any]:
-    """Returns from ddprun's lines what the report of a job on this host would have."""
-    for line in reversed(told):
-        found = _FIRST_FAILURE.match(line)
+def _own_message(line: str) -> Optional[str]:
+    """Returns the message of a line of ddprun itself, as text or JSON; None: it is a worker's."""
+    if line.startswith("ddprun: "):
+        return line.rstrip("\n").partition("ddprun: ")[2].removeprefix("error: ")
+    if not line.startswith("{"):
+        return None
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    message = document.get("message") if "level" in document else None
+    return message if isinstance(message, str) else None
+
+
+def _printed_report(printed: list[str]) -> dict[str, Any]:
+    """Returns from ddprun's messages what the report of a job on this host would have."""
+    firsts: list[tuple[str, int]] = []
+    for message in printed:
+        found = _FIRST_FAILURE.match(message)
+        if found and message.startswith("first"):
+            firsts.clear()  # those of an earlier generation
         if found:
-            return {"state": "ended", "exit_code_of": "worker", "what": found[1],
-                    "failed_generations": [{"first": [{"rank": int(found[2])}]}]}
-    errors = [found[1] for found in map(_ERROR.match, told) if found]
-    return {"state": "ended", "what": errors[-1]} if errors else {}
+            firsts.append((found[1], int(found[2])))
+    if firsts:
+        return {"state": "ended", "exit_code_of": "worker", "what": firsts[0][0],
+                "failed_generations": [{"first": [{"rank": rank} for _, rank in firsts]}]}
+    return {"state": "ended", "what": printed[-1]} if printed else {}
 
 
 def _read_report(file: str) -> dict[str, Any]:
@@ -280,15 +308,37 @@ def _last_generation(results: _Results) -> dict[int, _Pickled]:
 
 def _exceptions(results: dict[int, _Pickled]) -> dict[int, tuple[BaseException, str]]:
     """Returns the exceptions with their tracebacks, by rank."""
-    loaded = {rank: pickle.loads(data) for rank, data in sorted(results.items())}
-    return {rank: value for rank, (succeeded, value) in loaded.items() if not succeeded}
+    found: dict[int, tuple[BaseException, str]] = {}
+    for rank, data in sorted(results.items()):
+        if data[:1] == SUCCEEDED:
+            continue
+        pickled, text = pickle.loads(data[1:])
+        try:
+            error = pickle.loads(pickled)
+        except Exception:  # such as a module that is missing here
+            error = RuntimeError(text.rstrip().rpartition("\n")[2])
+        found[rank] = error, text
+    return found
+
+
+def _loaded(results: dict[int, _Pickled]) -> list[Any]:
+    values = []
+    for rank, data in sorted(results.items()):
+        try:
+            values.append(pickle.loads(data[1:]))
+        except Exception as error:  # such as a module, or a GPU, that is missing here
+            raise LaunchError(
+                f"launch: the result of rank {rank} cannot be unpickled here: "
+                f"{type(error).__name__}: {error} (LaunchError.results has all results, pickled)",
+                0, {}, {}, {one: bytes(data[1:]) for one, data in results.items()}) from error
+    return values
 
 
 def _raise_failure(results: _Results, report: dict[str, Any], code: int,
                    printed: Optional[dict[str, Any]] = None) -> None:
     """Raises the exception that has ended the job, else a LaunchError.
 
-    printed: what is known of the job where it has left no report.
+    printed: what ddprun's lines say of a job that has left no report here.
     """
     error_report, report = report, report or printed or {}
     last = _last_generation(results)
@@ -305,6 +355,7 @@ def _raise_failure(results: _Results, report: dict[str, Any], code: int,
                 error, text = exceptions[rank]
                 raise error from RemoteTraceback(f"rank {rank}:\n{text}")
     what = (report.get("what") if ended else
-            "ddprun was killed while the job ran" if report else "the job did not start")
+            "ddprun was killed while the job ran" if report else
+            "the job has ended without a report" if results else "the job did not start")
     raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, error_report,
                       {rank: error for rank, (error, _) in _exceptions(last).items()})

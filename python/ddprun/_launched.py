@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from ddprun._environment import Environment
-from ddprun._exchange import Client
+from ddprun._exchange import FAILED, SUCCEEDED, Client
 from ddprun._record import record
 
 
@@ -20,20 +20,24 @@ class _Results:
         self._client = client
         self.pickler: Any = pickle
 
-    def send(self, succeeded: bool, value: Any) -> None:
+    def send(self, value: Any) -> None:
         try:
-            data = self.pickler.dumps((succeeded, value))
+            data = self.pickler.dumps(value)
         except Exception as error:  # whatever the classes in the result do
             raise TypeError(f"launch: the result cannot be pickled: {error}") from error
-        self._client.send(data)
+        self._client.send(SUCCEEDED, data)
 
-    def can_be_sent(self, error: Exception) -> bool:
-        """Returns whether the exception can be pickled and made again from that."""
+    def send_failure(self, error: Exception, text: str) -> None:
+        self._client.send(FAILED, pickle.dumps((self._pickled(error), text)))
+
+    def _pickled(self, error: Exception) -> bytes:
+        """Returns the exception; its text as one, if it cannot be made again from the bytes."""
         try:
-            pickle.loads(self.pickler.dumps(error))
+            data: bytes = self.pickler.dumps(error)
+            pickle.loads(data)
         except Exception:  # whatever the class of the exception does
-            return False
-        return True
+            return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        return data
 
 
 def _run(call: bytearray, results: _Results) -> None:
@@ -44,7 +48,7 @@ def _run(call: bytearray, results: _Results) -> None:
     except Exception as error:  # whatever the modules of the function do
         raise RuntimeError(f"launch: the function cannot be loaded on this worker: "
                            f"{type(error).__name__}: {error}") from error
-    results.send(True, function(*args))
+    results.send(function(*args))
 
 
 @record
@@ -60,11 +64,8 @@ def main() -> None:
     try:
         _run(call, results)
     except Exception as error:
-        sent: Exception = error
-        if not results.can_be_sent(error):
-            sent = RuntimeError(f"{type(error).__name__}: {error}")
         try:
-            results.send(False, (sent, traceback.format_exc()))
+            results.send_failure(error, traceback.format_exc())
         except OSError:
             pass  # the launcher reports the exception itself
         raise

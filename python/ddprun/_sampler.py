@@ -72,8 +72,13 @@ class DistributedSampler:
 
         A loader with ``num_workers`` takes samples before the loop wants them. Without this method
         they would be missing after a restore.
+
+        Raises
+        ------
+        ValueError
+            The loader does not say how many samples a batch has.
         """
-        size = getattr(loader, "batch_size", None)
+        size = _samples_per_batch(loader)
         self._batch_size = size or 0
         self._is_counted = True
         try:
@@ -117,9 +122,10 @@ class DistributedSampler:
             return range(self._size)
         import torch
 
-        generator = torch.Generator()
+        # The program may have set another default device.
+        generator = torch.Generator(device="cpu")
         generator.manual_seed(self._identity["seed"] + self.epoch)
-        return torch.randperm(self._size, generator=generator).tolist()
+        return torch.randperm(self._size, generator=generator, device="cpu").tolist()
 
     def _left(self, done: int) -> int:
         return len(self) - done
@@ -138,6 +144,16 @@ class DistributedSampler:
         ValueError
             It is the state of another dataset, seed or order.
         """
+        self._choose(*self.checked(state))
+
+    def checked(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Returns the epoch and position of a state, and changes nothing.
+
+        Raises
+        ------
+        ValueError
+            As `load_state_dict`.
+        """
         for key, own in self._identity.items():
             if state.get(key) != own:
                 raise ValueError(f"DistributedSampler: the saved state has {key} "
@@ -155,10 +171,25 @@ class DistributedSampler:
                              f"world of {world} deals {self._size} samples, and some again to fill "
                              "up")
         # What has filled up the other world's last batch is not dealt again.
-        self._choose(epoch, position if world == self.num_replicas else min(position, self._size))
+        return epoch, position if world == self.num_replicas else min(position, self._size)
 
     def _choose(self, epoch: int, start: int) -> None:
         self.epoch, self._start, self._begin, self._is_exhausted = epoch, start, None, False
+
+
+def _samples_per_batch(loader: Any) -> Optional[int]:
+    """Returns the samples in a batch of a loader; None if it hands out single samples."""
+    sampler = getattr(loader, "batch_sampler", None)
+    size = getattr(loader, "batch_size", None)
+    if size is None and sampler is not None:
+        size = getattr(sampler, "batch_size", None)
+    if isinstance(size, int) and size > 0:
+        return size
+    if size is None and sampler is None and hasattr(loader, "batch_size"):
+        return None  # DataLoader(batch_size=None)
+    raise ValueError(f"DistributedSampler.batches: {type(sampler or loader).__name__} has no "
+                     f"batch_size (expected a DataLoader with batch_size, or a batch_sampler that "
+                     "has it)")
 
 
 def _default_place() -> tuple[int, int]:

@@ -103,18 +103,26 @@ def _any_rank_of_group(mine: bool, group: Optional[Any]) -> bool:
 
     if dist.get_world_size(group) == 1:
         return mine
-    # Such as "cpu:gloo,cuda:nccl". A tensor on the CPU spares a copy from the device.
-    devices = [one.partition(":")[0] for one in str(dist.get_backend_config(group)).split(",")]
-    device: Any = "cpu" if "cpu" in devices else devices[0]
-    if device == "cuda":
-        bound = getattr(group or dist.group.WORLD, "bound_device_id", None)
-        device = _cuda_device(torch.cuda, bound)
-    asked = torch.tensor([int(mine)], dtype=torch.int32, device=device)
+    asked = torch.tensor([int(mine)], dtype=torch.int32, device=device_of_group(group))
     dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=group)
     return bool(asked.item())
 
 
-def _cuda_device(cuda: Any, bound: Optional[Any]) -> Any:
+def device_of_group(group: Optional[Any]) -> Any:
+    """Returns the device on which this rank's small tensors go through a group."""
+    import torch
+    import torch.distributed as dist
+
+    # Such as "cpu:gloo,cuda:nccl". A tensor on the CPU spares a copy from the device.
+    devices = [one.partition(":")[0] for one in str(dist.get_backend_config(group)).split(",")]
+    device = "cpu" if "cpu" in devices else devices[0]
+    if device != "cuda":
+        return device
+    bound = getattr(group or dist.group.WORLD, "bound_device_id", None)
+    return own_cuda_device(torch.cuda, bound)
+
+
+def own_cuda_device(cuda: Any, bound: Optional[Any]) -> Any:
     """Returns the device of this rank: the group's, else the current one, else that of LOCAL_RANK.
 
     A program that never calls set_device has cuda:0 as its current device on all ranks.

@@ -23,7 +23,6 @@ import secrets
 import sys
 import threading
 import warnings
-import weakref
 from typing import Any, Callable, Mapping, Optional, Union
 
 from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, is_passed_over, job_name)
@@ -31,9 +30,8 @@ from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, Damage
                                       DirectoryTakenError, Manifest, UnsupportedError,
                                       agree_on_step, best_steps, steps_to_forget)
 from ddprun._checkpoint_ranks import from_report, ranks_of, to_report
-from ddprun._checkpoint_state import (Snapshot, TrainingState, close_all, contents_of, fill,
-                                      for_file, hash_of_models, open_files, own_generators,
-                                      read_files)
+from ddprun._checkpoint_state import (Snapshot, TrainingState, contents_of, count, fill, for_file,
+                                      hash_of_models, own_generators, read_verified, refuse_fsdp)
 from ddprun._environment import Environment
 from ddprun._progress import long_wait, report_activity
 from ddprun._sampler import DistributedSampler
@@ -65,7 +63,7 @@ class Restored:
     Attributes
     ----------
     file : str
-        The data file; of shards the first one. Empty: there was no whole checkpoint.
+        The data file, or the first shard. Empty: there was no whole checkpoint.
     step : int
         The step of the checkpoint; 0 without one.
     skipped : tuple of str
@@ -134,16 +132,11 @@ def load(directory: Union[str, os.PathLike[str]], step: Optional[int] = None, *,
     for candidate in steps if step is None else [step]:
         try:
             manifest, _ = files.read_manifest(candidate)
-            opened = open_files(files, manifest)
+            return read_verified(files, manifest, map_location=map_location, mmap=mmap)
         except CheckpointError as error:
             if step is not None or not is_passed_over(error):
                 raise
             warnings.warn(f"passed over step {candidate}: {error}", RuntimeWarning, stacklevel=2)
-            continue
-        try:
-            return read_files(files, manifest, opened, map_location=map_location, mmap=mmap)
-        finally:
-            close_all(opened)
     raise FileNotFoundError(f"{files.path} has no whole checkpoint")
 
 
@@ -187,6 +180,8 @@ class CheckpointManager:
         The directory cannot be made or written.
     DirectoryTakenError
         Another job has taken the directory from an earlier generation of this one.
+    RuntimeError
+        Several ranks of another launcher have no process group.
     """
 
     def __init__(self, directory: Union[str, os.PathLike[str]], *, keep_last: int = 3,
@@ -200,7 +195,7 @@ class CheckpointManager:
                                  f"{least} or more)")
         path = os.fspath(directory)
         if not path:
-            raise ValueError("CheckpointManager: the directory is empty text (expected a path)")
+            raise ValueError("CheckpointManager: the directory is '' (expected a path)")
         self._keep_last, self._keep_best = keep_last, keep_best
         self._higher_is_better = higher_is_better
         self._asynchronous, self._skip_when_busy = asynchronous, skip_when_busy
@@ -214,8 +209,9 @@ class CheckpointManager:
         self._writer: Optional[threading.Thread] = None
         self._failure: Optional[BaseException] = None
         self._is_waited_for = False
-        self._was_told_to_leave = self._was_warned_of_leave = False
-        atexit.register(_warn_of_failure, weakref.ref(self))
+        self._leaves = self._is_warned_of_leave = False
+        self._is_warned_of_removal = False
+        self._watch = _PositionWatch()
         if not read_only:
             self._ranks.on_rank_0(lambda: self._directory.prepare(
                 self._environment.generation, _OWNER, job_name(self._environment)))
@@ -244,20 +240,20 @@ class CheckpointManager:
             The ranks are not at the same step, epoch and position. Or the directory has a later
             step that this run did not restore: it would be restored instead.
         TypeError
-            A value of the state cannot be saved; the text names it.
+            The step is not an integer. Or a value of the state cannot be saved; the text names it.
         OSError
             This checkpoint, or the one before, cannot be written. Older ones are as they were.
         DirectoryTakenError
             A later run has taken the directory.
         """
-        if step < 0:
-            raise ValueError(f"{_SAVING}: step {step} is negative")
         if self._read_only:
             raise ValueError(f"{_SAVING}: the option read_only is set")
         own_failure: Optional[Exception] = None
         report: dict[str, Any] = {}
         try:
-            report = {"position": _position(step, state), "generators": own_generators()}
+            step = count(step, "step")
+            refuse_fsdp(state, _SAVING)
+            report = {"position": _position(step, state), "generators": own_generators(state)}
         except Exception as error:
             own_failure = error
             report = {"failure": to_report(error)}
@@ -275,9 +271,9 @@ class CheckpointManager:
         Call it after each step. A save that the launcher asked for (``--checkpoint-signal``) is on
         the disk when it returns. Then ``leave`` is true, and every rank ends with 0.
         """
-        goes_on = self._was_told_to_leave
-        if goes_on and not self._was_warned_of_leave and self._ranks.rank == 0:
-            self._was_warned_of_leave = True
+        goes_on = self._leaves
+        if goes_on and not self._is_warned_of_leave and self._ranks.rank == 0:
+            self._is_warned_of_leave = True
             warnings.warn("the training continues after maybe_save() returned `leave` "
                           "(--checkpoint-signal): ddprun will exit with 75, as if the job were to "
                           "be started again; end with 0 when maybe_save(...).leave is true",
@@ -289,8 +285,8 @@ class CheckpointManager:
         saved = self.save(step, state) if due or leave else False
         if leave:
             self.wait()
-        self._was_told_to_leave = leave or goes_on
-        return MaybeSaved(saved, self._was_told_to_leave)
+        self._leaves = leave or goes_on
+        return MaybeSaved(saved, self._leaves)
 
     def wait(self) -> None:
         """Returns on every rank when all saves are on the disk. Call it at the end of a training.
@@ -325,13 +321,15 @@ class CheckpointManager:
             if "failure" in report:
                 raise from_report(report["failure"], f"rank {rank}: ")
         _expect_same_positions([report["position"] for report in reports])
+        for warning in self._watch.saving(reports[0]["position"]):
+            warnings.warn(f"{_SAVING}: {warning}", RuntimeWarning, stacklevel=5)
         if self._skip_when_busy and self._writer is not None and self._writer.is_alive():
             return False
         self._settle()
         self._expect_no_later_step(step)
         metric = state.metric
         manifest = Manifest(
-            step=step, epoch=int(state.epoch), generation=self._environment.generation,
+            step=step, epoch=count(state.epoch, "epoch"), generation=self._environment.generation,
             world_size=self._ranks.size, model=hash_of_models(state), data=state.data,
             metric=float(metric) if metric is not None and math.isfinite(metric) else None)
         contents = contents_of(state, step=step, generation=self._environment.generation,
@@ -342,9 +340,15 @@ class CheckpointManager:
             return True
         contents = self._snapshot.take(contents)
         # Python waits for this thread before it ends.
-        self._writer = threading.Thread(target=self._write_in_background,
-                                        args=(manifest, contents), name="ddprun-ckpt")
-        self._writer.start()
+        writer = threading.Thread(target=self._write_in_background, args=(manifest, contents),
+                                  name="ddprun-ckpt")
+        _unreported.add(self)
+        try:
+            writer.start()
+        except BaseException:
+            _unreported.discard(self)
+            raise
+        self._writer = writer
         return True
 
     def _write_in_background(self, manifest: Manifest, contents: Mapping[str, Any]) -> None:
@@ -352,6 +356,8 @@ class CheckpointManager:
             self._write(manifest, contents)
         except BaseException as error:  # the next call raises it
             self._failure = error
+        else:
+            _unreported.discard(self)
 
     def _write(self, manifest: Manifest, contents: Mapping[str, Any]) -> None:
         import torch
@@ -377,6 +383,7 @@ class CheckpointManager:
         self._writer.join()
         self._writer = None
         failure, self._failure = self._failure, None
+        _unreported.discard(self)
         if failure is not None:
             raise failure
 
@@ -413,15 +420,26 @@ class CheckpointManager:
                     except CheckpointError:
                         pass
                     if other != step and other in self._passed_over:
-                        self._directory.forget(other)
+                        self._forget(other)
                     else:
                         rated[other] = metric
-                    self._passed_over.discard(other)
+                        self._passed_over.discard(other)
                 for old in steps_to_forget(rated, self._keep_last, self._keep_best,
                                            self._higher_is_better):
-                    self._directory.forget(old)
+                    self._forget(old)
         except (OSError, CheckpointError):
             pass
+
+    def _forget(self, step: int) -> None:
+        try:
+            self._directory.forget(step)
+        except OSError as error:
+            if not self._is_warned_of_removal:
+                self._is_warned_of_removal = True
+                warnings.warn(f"an old checkpoint stays: {error} (each save tries again)",
+                              RuntimeWarning, stacklevel=1)
+        else:
+            self._passed_over.discard(step)
 
     # --- restoring ---
 
@@ -445,27 +463,27 @@ class CheckpointManager:
         with long_wait():
             skipped: list[str] = []
             found = self._find_common(skipped)
-            newest = -1 if found is None else found.manifest.step
-            self._passed_over.update(step for step in self._directory.steps() if step > newest)
             if found is None:
+                self._watch.restored(None)
                 return Restored(skipped=tuple(skipped))
             remarks: list[str] = []
             self._ranks.on_every_rank(lambda: self._fill(state, found, remarks))
-        return Restored(found.file, newest, tuple(skipped), tuple(remarks))
+        position = _position(found.manifest.step, state)
+        self._watch.restored(position)
+        contradiction = _epoch_contradiction(position)
+        if contradiction and state.has_position:
+            remarks.append(f"{found.file}: {contradiction}")
+        return Restored(found.file, found.manifest.step, tuple(skipped), tuple(remarks))
 
     def _fill(self, state: TrainingState, found: _Found, remarks: list[str]) -> None:
-        try:
-            top = read_files(self._directory, found.manifest, found.opened, mmap=True)
-        finally:
-            close_all(found.opened)
         if found.manifest.world_size != self._ranks.size:
             remarks.append(
                 f"{found.file} was saved by a world of {found.manifest.world_size}, this one has "
                 f"{self._ranks.size}: the rest of the epoch is divided among the ranks of this "
                 "one, and results are not bit-identical to those of a training that was not "
                 "resized")
-        remarks.extend(fill(state, top, found.file, rank=self._ranks.rank, size=self._ranks.size,
-                            allows_extra_names=self._read_only))
+        remarks.extend(fill(state, found.top, found.file, rank=self._ranks.rank,
+                            size=self._ranks.size, allows_extra_names=self._read_only))
 
     def _find_common(self, skipped: list[str]) -> Optional[_Found]:
         """Returns the newest checkpoint that all ranks can read; None if no rank has any.
@@ -475,29 +493,27 @@ class CheckpointManager:
         """
         bound = sys.maxsize
         reader = ""
+        seen: set[int] = set()
         for _ in itertools.count():
             own = _search(self._directory, bound)
+            seen.update(own.steps)
             reports = self._ranks.all_gather(own.report())
-            try:
-                for rank, report in enumerate(reports):
-                    if report["failure"] is not None:
-                        raise own.failure if rank == self._ranks.rank and own.failure else (
-                            from_report(report["failure"], f"{_RESTORING}: rank {rank}: "))
-                    if not reader and report["step"] >= 0:
-                        reader = f"rank {rank} can read {report['file']}"
-                    skipped.extend(line for line in report["skipped"] if line not in skipped)
-                agreed = agree_on_step([(one["step"], one["identity"]) for one in reports])
-                if agreed.done and agreed.step < 0 and reader:
-                    raise CheckpointError(
-                        f"{_RESTORING}: the ranks have no checkpoint in common: {reader}, rank "
-                        f"{agreed.rank} has no equal one; is {self._directory.path} one directory "
-                        "that all ranks see? (To start from the beginning, use an empty one.)")
-            except BaseException:
-                own.close()
-                raise
+            for rank, report in enumerate(reports):
+                if report["failure"] is not None:
+                    raise own.failure if rank == self._ranks.rank and own.failure else (
+                        from_report(report["failure"], f"{_RESTORING}: rank {rank}: "))
+                if not reader and report["step"] >= 0:
+                    reader = f"rank {rank} can read {report['file']}"
+                skipped.extend(line for line in report["skipped"] if line not in skipped)
+            agreed = agree_on_step([(one["step"], one["identity"]) for one in reports])
+            if agreed.done and agreed.step < 0 and reader:
+                raise CheckpointError(
+                    f"{_RESTORING}: the ranks have no checkpoint in common: {reader}, rank "
+                    f"{agreed.rank} has no equal one; is {self._directory.path} one directory "
+                    "that all ranks see? (To start from the beginning, use an empty one.)")
             if agreed.done:
+                self._passed_over.update(step for step in seen if step > agreed.step)
                 return own.found
-            own.close()
             skipped.append(
                 f"rank {agreed.rank} has another checkpoint of step {agreed.bound + 1} than rank 0"
                 if agreed.differs else
@@ -508,12 +524,12 @@ class CheckpointManager:
 
 @dataclasses.dataclass
 class _Found:
-    """A checkpoint whose files are open and verified."""
+    """A checkpoint whose files are verified, and its contents."""
 
     manifest: Manifest
     identity: str
     file: str
-    opened: list[int]
+    top: dict[str, Any]  # mapped from the file
 
 
 @dataclasses.dataclass
@@ -521,6 +537,7 @@ class _Search:
     """The result of one rank's search."""
 
     found: Optional[_Found] = None
+    steps: list[int] = dataclasses.field(default_factory=list)  # all that have a manifest
     skipped: list[str] = dataclasses.field(default_factory=list)
     failure: Optional[Exception] = None
 
@@ -531,29 +548,26 @@ class _Search:
                 "skipped": self.skipped,
                 "failure": None if self.failure is None else to_report(self.failure)}
 
-    def close(self) -> None:
-        if self.found is not None:
-            close_all(self.found.opened)
-
 
 def _search(directory: CheckpointDirectory, bound: int) -> _Search:
     result = _Search()
     try:
-        for step in directory.steps():
+        result.steps = directory.steps()
+        for step in result.steps:
             if step > bound:
                 continue
             try:
                 manifest, identity = directory.read_manifest(step)
-                opened = open_files(directory, manifest)
+                top = read_verified(directory, manifest, mmap=True)
             except CheckpointError as error:
                 if not is_passed_over(error):
                     raise
                 result.skipped.append(f"step {step}: {error}")
                 continue
             result.found = _Found(manifest, identity, directory.path_of(manifest.files[0].name),
-                                  opened)
+                                  top)
             break
-    except (OSError, CheckpointError) as error:
+    except Exception as error:  # all ranks must learn it
         result.failure = error
     return result
 
@@ -561,8 +575,9 @@ def _search(directory: CheckpointDirectory, bound: int) -> _Search:
 def _position(step: int, state: TrainingState) -> dict[str, Any]:
     sampler = state.sampler_state()
     known = sampler if isinstance(sampler, dict) else {}
-    return {"step": step, "epoch": int(state.epoch), "has_sampler": sampler is not None,
-            "sampler_epoch": known.get("epoch"), "sampler_position": known.get("position")}
+    return {"step": step, "epoch": count(state.epoch, "epoch"), "has_sampler": sampler is not None,
+            "has_position": state.has_position, "sampler_epoch": known.get("epoch"),
+            "sampler_position": known.get("position")}
 
 
 def _expect_same_positions(positions: list[dict[str, Any]]) -> None:
@@ -574,11 +589,60 @@ def _expect_same_positions(positions: list[dict[str, Any]]) -> None:
             if other[key] != positions[0][key]:
                 raise ValueError(
                     f"{_SAVING}: rank {rank} {word} {other[key]}, rank 0 {positions[0][key]}: "
-                    "ranks that are apart cannot be restored as one; do the same steps on each")
+                    "a restore needs one position (do the same steps on each rank)")
 
 
-def _warn_of_failure(manager: weakref.ref[CheckpointManager]) -> None:
-    """Warns at the end of the program of a save that has failed and that no call has reported."""
-    this = manager()
-    if this is not None and this._failure is not None:
-        warnings.warn(f"the last save has failed: {this._failure}", RuntimeWarning, stacklevel=1)
+def _epoch_contradiction(position: Mapping[str, Any]) -> str:
+    """Describes how the program's epoch contradicts the sampler's; empty: it does not.
+
+    The program may be one epoch ahead: it may count the epoch that it is about to begin.
+    """
+    own, of_sampler = position["epoch"], position["sampler_epoch"]
+    if type(of_sampler) is not int or own in (of_sampler, of_sampler + 1):
+        return ""
+    text = f"TrainingState.epoch is {own}, but its sampler is in epoch {of_sampler}: "
+    if own < of_sampler:
+        return (f"{text}a resumed run begins at epoch {own} and trains epochs twice; let the loop "
+                "count in TrainingState.epoch")
+    return (f"{text}every epoch has the same order, and a resumed run may skip or repeat one; call "
+            "set_epoch(epoch) at the beginning of each epoch")
+
+
+class _PositionWatch:
+    """Follows the saves of one run, as worker_lib/checkpoint/core/training_position.cc."""
+
+    def __init__(self) -> None:
+        self._last: Optional[Mapping[str, Any]] = None
+        self._given: set[str] = set()
+
+    def restored(self, position: Optional[Mapping[str, Any]]) -> None:
+        """Records that a restore has ended; None: there was no checkpoint."""
+        self._last = position
+
+    def saving(self, position: Mapping[str, Any]) -> list[str]:
+        """Returns the warnings about a save, each once in a run."""
+        last, self._last = self._last, position
+        found = {"epoch": _epoch_contradiction(position)}
+        if not position["has_sampler"] and last is not None and (
+                position["epoch"] == last["epoch"] and position["step"] > last["step"]):
+            found["sampler"] = (
+                "TrainingState.sampler is None: the position in the epoch's data is missing, and a "
+                "resumed run begins the epoch again with samples that it has trained on (where "
+                "there is no such position, set TrainingState.has_position to False)")
+        new = {key: text for key, text in found.items()
+               if text and position["has_position"] and key not in self._given}
+        self._given.update(new)
+        return list(new.values())
+
+
+# The managers with a save that is being written, or that has failed and that no call has reported.
+_unreported: set[CheckpointManager] = set()
+
+
+@atexit.register
+def _warn_of_failures() -> None:
+    """Warns at the end of the program of saves that have failed and that no call has reported."""
+    for manager in _unreported:
+        if manager._failure is not None:
+            warnings.warn(f"the last save has failed: {manager._failure}", RuntimeWarning,
+                          stacklevel=1)

@@ -1,6 +1,7 @@
 """Tests ddprun.launch: results, failures and interrupts of real jobs."""
 import contextlib
 import io
+import json
 import os
 import pathlib
 import pickle
@@ -157,6 +158,10 @@ class Launch(frame.Test):
             with self.assertRaisesRegex(ValueError, r"^launch: place or its arguments cannot be "
                                                     r"sent: cannot pickle '_thread.lock' object$"):
                 ddprun.launch(self.functions.place, threading.Lock())
+            with unittest.mock.patch.object(_exchange, "MAX_BYTES", 1000):
+                with self.assertRaisesRegex(ValueError, r"^launch: place and its arguments have "
+                                                        r"\d+ bytes, 1000 is the most that"):
+                    ddprun.launch(self.functions.place, bytes(2000))
             with unittest.mock.patch.dict(sys.modules, {"cloudpickle": None}):
                 for function in (lambda: 1, unittest.mock.patch):
                     with self.assertRaisesRegex(ValueError, "^launch: [^\n]*cannot be sent"):
@@ -183,7 +188,7 @@ class Launch(frame.Test):
                 with unittest.mock.patch.dict(os.environ,
                                               {"DDPRUN_LAUNCH": f"{other}x {port} {address}"}):
                     stranger = _exchange.Client(0, 0)
-                for part in (stranger.call, lambda: stranger.send(b"result")):
+                for part in (stranger.call, lambda: stranger.send(b"\1", b"result")):
                     with self.assertRaisesRegex(ConnectionError, "cannot reach the process that "
                                                 "called launch, at port [0-9]+ of 127.0.0.1: it "):
                         part()
@@ -195,7 +200,7 @@ class Launch(frame.Test):
             with unittest.mock.patch.dict(os.environ, {"DDPRUN_LAUNCH": exchange.place}):
                 client = _exchange.Client(2, 7)
             self.assertEqual(client.call(), b"the call")
-            self.assertEqual(pickle.loads(exchange.close()[2, 7]), (True, None))
+            self.assertEqual(exchange.close()[2, 7], b"\1" + pickle.dumps(None))
 
     def hosts(self, names, **options):
         """Starts `place` on hosts that are this one, with the environment of an ssh session."""
@@ -232,6 +237,8 @@ class Launch(frame.Test):
                 ddprun.LaunchError,
                 r"^launch: rank 1 \(.*\) was killed by SIGKILL \(ddprun ended with exit code 137"):
             self.hosts("node0:1,node1:1", how="kill")
+        with self.assertRaises(ValueError):
+            self.hosts("node0:1,node1:1", how="raise", log_format="json", env=None)
         self.assertEqual(self.hosts("node0:1,node1:1", how="raise", max_restarts=1), [1, 1])
 
     def test_a_host_that_cannot_be_reached_is_one_line(self):
@@ -253,13 +260,42 @@ class Launch(frame.Test):
 
     def test_own_addresses_are_those_on_the_routes_to_the_hosts(self):
         hostfile = self.folder / "hosts.txt"
-        hostfile.write_text("# mine\nlocalhost slots=2\n\n")
-        self.assertEqual(_exchange.own_addresses("me@127.0.0.1:4,[::1]:2,no-such-host.invalid",
-                                                 hostfile)[-1], "127.0.0.1")
+        hostfile.write_text("# mine\n127.0.0.9 slots=2\n\n")
+        asked, probes = [], []
+
+        def resolve(name, port, **_):
+            asked.append(name)
+            if name == "no-such-host.invalid":
+                raise socket.gaierror(-2, "Name or service not known")
+            return [(0, 0, 0, "", (name, port))]
+
+        class Probe(contextlib.AbstractContextManager):
+            def __exit__(self, *_):
+                pass
+
+            def connect(self, where):
+                probes.append(where[0])
+
+            def getsockname(self):
+                return ("10.0.0.1" if probes[-1] == "gpu7" else "127.0.0.1", 1)
+
+        with unittest.mock.patch.multiple(_exchange.socket, getaddrinfo=resolve,
+                                          socket=lambda *_: Probe()):
+            self.assertEqual(_exchange.own_addresses(
+                "me@127.0.0.1:4,[::1]:2,no-such-host.invalid,gpu7:3", hostfile),
+                ["10.0.0.1", "127.0.0.1"])
+        self.assertEqual(asked, ["127.0.0.1", "::1", "no-such-host.invalid", "gpu7", "127.0.0.9",
+                                 "192.0.2.1"])
+        del asked[:]
+        with unittest.mock.patch.object(_exchange.socket, "getaddrinfo", resolve):
+            _exchange.own_addresses(",".join(["no-such-host.invalid"] * 64), None)
+        self.assertEqual(len(asked), 8 + 1)
+        hostfile.write_bytes(b"\xff\xfe\n")
+        self.assertEqual(_exchange.own_addresses("gpu0..x,\0", hostfile)[-1], "127.0.0.1")
 
     def test_the_exception_of_a_worker_is_raised_only_if_it_has_ended_the_job(self):
-        results = {(0, 0): pickle.dumps((True, 7)),
-                   (0, 1): pickle.dumps((False, (KeyError("one"), "traceback")))}
+        results = {(0, 0): b"\1" + pickle.dumps(Nowhere()),  # it hides no exception
+                   (0, 1): failure(KeyError("one"))}
         report = {"state": "ended", "exit_code_of": "worker", "what": "what has happened",
                   "failed_generations": [{"generation": 0, "first": [{"rank": 1}]}]}
         with self.assertRaisesRegex(KeyError, "one"):
@@ -268,13 +304,47 @@ class Launch(frame.Test):
                 ({"exit_code_of": "signal"}, "what has happened"),  # after a restart
                 ({"exit_code_of": "ddprun"}, "what has happened"),  # saved on request, for example
                 ({"state": "running"}, "ddprun was killed while the job ran"),
-                (None, "the job did not start")]:
+                (None, "the job has ended without a report")]:
             with self.assertRaises(ddprun.LaunchError) as caught:
                 _launch._raise_failure(results, {} if changed is None else report | changed, 143)
             self.assertEqual(str(caught.exception),
                              f"launch: {text} (ddprun ended with exit code 143)")
             self.assertEqual(list(map(repr, caught.exception.exceptions)), ["1"])
             self.assertIsInstance(caught.exception.exceptions[1], KeyError)
+        with self.assertRaisesRegex(ddprun.LaunchError, "^launch: the job did not start "):
+            _launch._raise_failure({}, {}, 64)
+
+    def test_an_exception_of_a_class_that_is_not_here_is_its_last_line(self):
+        results = {(0, 1): failure(Nowhere(), "Traceback ...\nmine.Odd: no data\n")}
+        report = {"state": "ended", "exit_code_of": "worker", "what": "what has happened",
+                  "failed_generations": [{"generation": 0, "first": [{"rank": 1}]}]}
+        with self.assertRaisesRegex(RuntimeError, "^mine.Odd: no data$") as caught:
+            _launch._raise_failure(results, report, 1)
+        self.assertIn("Traceback ...", str(caught.exception.__cause__))
+
+    def test_a_result_that_cannot_be_unpickled_here_keeps_the_others(self):
+        data = {0: memoryview(b"\1" + pickle.dumps(7)), 1: b"\1" + pickle.dumps(Nowhere())}
+        with self.assertRaisesRegex(
+                ddprun.LaunchError, "^launch: the result of rank 1 cannot be unpickled here: "
+                                    "ValueError: [^\n]*LaunchError.results") as caught:
+            _launch._loaded(data)
+        self.assertEqual(pickle.loads(caught.exception.results[0]), 7)
+        self.assertEqual(sorted(caught.exception.results), [0, 1])
+
+    def test_what_ddprun_has_printed_names_the_first_failures(self):
+        first = {"state": "ended", "exit_code_of": "worker", "what": "rank 2 (pid 5) exited with 1",
+                 "failed_generations": [{"first": [{"rank": 2}, {"rank": 0}]}]}
+        messages = ["first failure: rank 1 (pid 1) exited with 1", "restarting",
+                    "first failure: rank 2 (pid 5) exited with 1",
+                    "or, at about the same time: rank 0 (pid 4) exited with 1", "1 restart"]
+        for lines in (["ddprun: error: " + one for one in messages],
+                      [json.dumps({"level": "error", "message": one}) for one in messages]):
+            lines += ["[rank 1] ddprun: first failure: rank 7 x", '{"line": "x"}', "{", "[1]"]
+            own = [one for one in map(_launch._own_message, lines) if one is not None]
+            self.assertEqual(own, messages)
+            self.assertEqual(_launch._printed_report(own), first)
+        self.assertEqual(_launch._printed_report(["one", "two"]), {"state": "ended", "what": "two"})
+        self.assertEqual(_launch._printed_report([]), {})
 
     def test_the_report_of_an_earlier_job_is_not_this_one_s(self):
         earlier = self.folder / "report.json"
@@ -371,6 +441,18 @@ class Launch(frame.Test):
         deadline = time.monotonic() + frame.PATIENCE
         while self.processes():
             self.assertLess(time.monotonic(), deadline, self.processes())
+
+
+class Nowhere(Exception):
+    """Cannot be unpickled, like what needs a module or a GPU that is missing."""
+
+    def __reduce__(self):
+        return int, ("x",)
+
+
+def failure(error, text="traceback"):
+    """Returns what a worker sends for an exception."""
+    return b"\0" + pickle.dumps((pickle.dumps(error), text))
 
 
 def _on_loopback(create_server):

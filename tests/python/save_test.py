@@ -126,7 +126,7 @@ class SaveRequested(frame.Test):
     def test_the_device_of_a_group_without_the_cpu_is_that_of_the_rank(self):
         """Checked with a double of torch.cuda: its current device is 0 until set_device."""
         def device(current, bound=None):
-            return _save._cuda_device(types.SimpleNamespace(
+            return _save.own_cuda_device(types.SimpleNamespace(
                 current_device=lambda: current, device_count=lambda: 4), bound)
         here = _save.Environment(local_rank=6)
         with unittest.mock.patch.object(_save, "of_ddprun", return_value=here):
