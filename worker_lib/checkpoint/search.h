@@ -1,5 +1,5 @@
-// Finds the checkpoint that the ranks restore: the newest one that all of them can read
-// completely.
+// Finds the checkpoint that the ranks restore: the newest one whose manifest and files all of them
+// have. The contents of the files are verified while they are restored.
 //
 // Free functions; the thread of the group's calls. Failures throw DistError.
 #pragma once
