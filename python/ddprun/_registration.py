@@ -35,15 +35,21 @@ def _follow_groups(module):
 
     @functools.wraps(make)
     def make_group(group_size, group_rank, global_ranks_in_group, *rest, **named):
-        if not global_ranks_in_group:
-            _flight.begin_world()
-        made = make(group_size, group_rank, global_ranks_in_group, *rest, **named)
-        if not global_ranks_in_group:
-            _flight.watch(module, group_rank, group_size)
+        # Programs also call this for a second group of all ranks, on some of the ranks only.
+        if global_ranks_in_group or module.is_initialized():
+            return make(group_size, group_rank, global_ranks_in_group, *rest, **named)
+        _flight.begin_world()
+        try:
+            made = make(group_size, group_rank, global_ranks_in_group, *rest, **named)
+        except BaseException:
+            _flight.give_up_world()
+            raise
+        _flight.watch(module, group_rank, group_size)
         return made
 
     module._new_process_group_helper = make_group
     if module.is_initialized():
+        _flight.begin_world()
         _flight.watch(module, module.get_rank(), module.get_world_size())
 
 
