@@ -1,8 +1,13 @@
-"""Records the collectives of gloo and NCCL in the worker page, under the launcher.
+"""Records the collectives of gloo in the worker page, under the launcher.
 
-PyTorch keeps a flight recorder of its own (``TORCH_FR_BUFFER_SIZE``, on by default since 2.8). A
-thread looks at it and copies what is new. Looking costs some microseconds; reading the recorder
-takes up to 40 ms, so it is read for at most 1 % of the time.
+PyTorch keeps a flight recorder of its own (``TORCH_FR_BUFFER_SIZE``, on by default since 2.8). Its
+status says whether a group has moved, and whether a collective is in progress; a thread asks four
+times a second. That takes microseconds. Its entries say which calls these were. Reading them holds
+the GIL, up to 0.3 s for 2,000 entries. So they are read once for each time that a group stands
+still, and not in a program whose groups move.
+
+NCCL is not recorded. Its numbers mix messages and collectives, parts of a batch of messages never
+end, and reading its entries calls CUDA with the GIL held, which may hang.
 
 The backend "ddprun" records its calls itself (worker_lib/c_abi/recorder.h). The groups of both have
 the numbers that this module gives.
@@ -11,21 +16,22 @@ import atexit
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 
 from ddprun._environment import is_child
 
 _PERIOD = 0.25  # seconds between two looks
-_SHARE = 0.01  # of the time, at most, for reading the recorder
+_STANDS = 1.0  # seconds after which a group stands still
+# A reading of the entries takes at most this share of the time that a group has stood still.
+_SHARE_WAITING = 0.05  # the program waits for a collective
+_SHARE_WORKING = 0.01
 
 # FlightCall (base/worker_page.h) by a part of PyTorch's names of calls. The first match counts.
 _CALLS = (
-    ("monitored_barrier", 12), ("barrier", 8), ("reduce_scatter", 5), ("reducescatter", 5),
-    ("all_gather", 4), ("allgather", 4), ("all_to_all", 11), ("alltoall", 11), ("all_reduce", 1),
-    ("allreduce", 1), ("broadcast", 3), ("gather", 6), ("scatter", 7), ("reduce", 2), ("send", 9),
-    ("recv", 10))
+    ("barrier", 8), ("reduce_scatter", 5), ("reducescatter", 5), ("all_gather", 4),
+    ("allgather", 4), ("all_to_all", 11), ("alltoall", 11), ("all_reduce", 1), ("allreduce", 1),
+    ("broadcast", 3), ("gather", 6), ("scatter", 7), ("reduce", 2))
 _REDUCE_SCATTER, _SCATTER = 5, 7
 
 # FlightType and the bytes of an element, by PyTorch's names.
@@ -36,6 +42,7 @@ _TYPES = {
     "Float8_e4m3fn": (25, 1), "UInt16": (28, 2), "UInt32": (29, 4), "UInt64": (30, 8)}
 
 _worlds = 0  # groups of the world that this process has begun to form
+_world_began = 0  # time.time_ns() of the newest one
 
 
 def number_of_world():
@@ -57,12 +64,9 @@ def is_of_launcher(rank, size):
                                   for name, value in given)
 
 
-def facts_of(entry, ranks):
-    """Returns what a record says of an entry of the recorder: call, type, bytes, and the peer of a
-    message as a rank of the world. None: an unknown call.
-
-    ranks: of the world, by rank of the group.
-    """
+def facts_of(entry):
+    """Returns what a record says of an entry of the recorder: call, type and bytes. None: an
+    unknown call."""
     name = entry["profiling_name"].partition(":")[2].lower()
     call = next((number for text, number in _CALLS if text in name), None)
     if call is None:
@@ -75,125 +79,176 @@ def facts_of(entry, ranks):
         for length in shape:
             element *= length
         size += element
-    partner = re.search(r"(?:->|<-)(\d+)", name)
-    peer = int(partner[1]) if partner else -1
-    return call, kind, size, ranks[peer] if 0 <= peer < len(ranks) else -1
+    return call, kind, size
+
+
+class _Group:
+    """What is known of a group of gloo, and the record of the collective that it waits in."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self._status = None
+        self._since = 0.0  # when the status changed
+        self._was_read = False
+        self._record = 0  # in progress; 0: none
+        self._identity = None  # name, world, and number in the records
+
+    def see(self, status, now):
+        """Takes the group's status. Returns whether it has moved."""
+        if status == self._status:
+            return False
+        self.end()
+        self._status, self._since, self._was_read = status, now, False
+        return True
+
+    def wants_entries(self, now, cost):
+        """cost: seconds that a reading takes."""
+        share = _SHARE_WAITING if self._completed() < self._enqueued() else _SHARE_WORKING
+        return not self._was_read and now - self._since >= max(_STANDS, cost / share)
+
+    def take(self, entries, find, wall):
+        """Records the newest call that has ended, and the oldest one in progress.
+
+        entries: of this group, in order. find(name): returns the number of a group, or None.
+        """
+        self._was_read = True
+        if not entries:
+            return
+        name = entries[0]["process_group"][0]
+        if self._identity is None:
+            number = find(name)
+            if number is None:
+                return
+            self._identity = name, _worlds, number
+        ended = [entry for entry in entries if entry["op_id"] <= self._completed()]
+        waits = [entry for entry in entries if self._completed() < entry["op_id"]
+                 and not entry["retired"]]
+        self.end()
+        if ended:
+            self._engine.flight_end(self._begin(ended[-1], wall))
+        if waits:
+            self._record = self._begin(waits[0], wall)
+
+    def is_of_former_world(self, names):
+        """Returns true if PyTorch has destroyed the group. Its calls may never end."""
+        return self._identity is not None and (
+            self._identity[1] != _worlds or self._identity[0] not in names)
+
+    def end(self):
+        if self._record:
+            self._engine.flight_end(self._record)
+        self._record = 0
+
+    def _begin(self, entry, wall):
+        facts = facts_of(entry)
+        if facts is None:
+            return 0
+        return self._engine.flight_begin(self._identity[2], entry["collective_seq_id"], *facts, -1,
+                                         max(wall - entry["time_created_ns"], 0))
+
+    # These numbers also count messages: they differ between ranks.
+    def _enqueued(self):
+        return int(self._status["last_enqueued_collective"])
+
+    def _completed(self):
+        return int(self._status["last_completed_collective"])
 
 
 class _Source:
-    """One recorder of PyTorch: that of gloo, or that of NCCL."""
+    """The recorder of PyTorch.
 
-    def __init__(self, module, engine, dump):
+    module: torch.distributed.distributed_c10d. dump: returns the recorder's text, with or without
+    entries. moved: called after the groups have moved.
+    """
+
+    def __init__(self, module, engine, dump, moved):
         self._module = module
         self._engine = engine
         self._dump = dump
-        self._status = {}
-        self._newest = -1  # entry that was read
-        self._next = 0.0
-        self._groups = {}  # by PyTorch's number: number in the records, and ranks
-        # By group and entry: the number of the record, the group's name, and the calls of the group
-        # until then: when as many have completed, this one has.
-        self._open = {}
+        self._moved = moved
+        self._cost = 0.0  # seconds of the last reading
+        self._groups = {}  # by PyTorch's number
+        self._ended = set()  # numbers of groups that were destroyed
 
     def look(self):
         status = json.loads(self._dump(False)).get("pg_status", {})
-        names = set(self._module._world.pg_names.values())
-        for key, (_, name, issued) in list(self._open.items()):
-            completed = int(status.get(str(key[0]), {}).get("last_completed_collective", 0))
-            if completed >= issued or name not in names:
-                self._end(key)
         now = time.monotonic()
-        if status != self._status and now >= self._next:
-            entries = json.loads(self._dump(True)).get("entries", [])
-            self._next = time.monotonic() + (time.monotonic() - now) / _SHARE
-            self._status = status
-            self._take(entries)
+        names = set(self._module._world.pg_names.values())
+        for number in [number for number, group in self._groups.items()
+                       if group.is_of_former_world(names)]:
+            self._groups.pop(number).end()
+            self._ended.add(number)
+        is_first = not self._groups
+        for number, of_group in status.items():
+            if number in self._ended:
+                continue
+            if number not in self._groups:
+                self._groups[number] = _Group(self._engine)
+            if self._groups[number].see(of_group, now):
+                self._moved()
+        # The first reading is cheap, and shows that this program is recorded.
+        if (is_first and self._groups) or any(group.wants_entries(now, self._cost)
+                                              for group in self._groups.values()):
+            self._read(status)
+            self._cost = time.monotonic() - now
 
-    def end_all(self):
-        for key in list(self._open):
-            self._end(key)
-
-    def _end(self, key):
-        self._engine.flight_end(self._open.pop(key)[0])
-
-    def _take(self, entries):
+    def _read(self, status):
+        text = json.loads(self._dump(True))
+        of_groups = {}
+        for entry in text.get("entries", []):
+            # A former world had groups of the same names.
+            if entry["profiling_name"].startswith("gloo:") and (
+                    entry["time_created_ns"] >= _world_began):
+                of_groups.setdefault(str(entry["pg_id"]), []).append(entry)
         wall = time.time_ns()
-        # Of the calls that have ended between two looks, the last one of each group: a rank that
-        # waits nowhere tells what it did last.
-        last = {entry["pg_id"]: entry["record_id"] for entry in entries if entry["retired"]}
-        for entry in entries:
-            key = entry["pg_id"], entry["record_id"]
-            is_last = last.get(entry["pg_id"]) == entry["record_id"]
-            if entry["record_id"] > self._newest and (is_last or not entry["retired"]):
-                self._begin(key, entry, wall)
-            if entry["retired"] and key in self._open:
-                self._end(key)
-        if entries:
-            self._newest = entries[-1]["record_id"]
+        # The world comes last: the newest record says where a rank is.
+        for number in sorted(self._groups, key=int, reverse=True):
+            # A group that has moved since is left for a later reading.
+            if text.get("pg_status", {}).get(number) == status[number]:
+                self._groups[number].take(of_groups.get(number, []), self._number_of, wall)
 
-    def _begin(self, key, entry, wall):
-        group = self._group_of(entry)
-        facts = group and facts_of(entry, group[1])
-        if not facts:
-            return
-        call, kind, size, peer = facts
-        number = self._engine.flight_begin(
-            group[0], entry["collective_seq_id"], call, kind, size, peer,
-            max(wall - entry["time_created_ns"], 0))
-        # The entry may be newer than the status.
-        status = self._status.get(str(entry["pg_id"]), {})
-        issued = max(int(status.get("last_enqueued_collective", 0)), entry["op_id"])
-        self._open[key] = number, entry["process_group"][0], issued
+    def end(self):
+        """Ends all records."""
+        for group in self._groups.values():
+            group.end()
 
-    def _group_of(self, entry):
-        """Returns the number and the ranks of the group of an entry; None: PyTorch has none."""
-        if entry["pg_id"] not in self._groups:
-            world = self._module._world
-            name = entry["process_group"][0]
-            for group, known in list(world.pg_names.items()):
-                if known == name and group in world.pg_group_ranks:
-                    found = self._register(group, name, entry["profiling_name"])
-                    self._groups[entry["pg_id"]] = found
-        return self._groups.get(entry["pg_id"])
-
-    def _register(self, group, name, call):
-        of_group = self._module._world.pg_group_ranks[group]
-        ranks = sorted(of_group, key=of_group.get)
-        # Two backends of a group count their calls separately.
-        backend = call.partition(":")[0]
-        config = self._module._world.pg_backend_config.get(group, "")
-        if len(set(re.findall(r":(\w+)", config))) > 1:
-            name = f"{name}:{backend}"
-        elif group == self._module._world.default_pg:
-            return number_of_world(), ranks
-        number = number_of(name)
-        self._engine.flight_group(number, name.encode(), (self._engine.c_int * len(ranks))(*ranks),
-                                  len(ranks))
-        return number, ranks
+    def _number_of(self, name):
+        """Returns the number of a group, after its ranks were written to the page."""
+        world = self._module._world
+        for handle, known in list(world.pg_names.items()):
+            if known != name or handle not in world.pg_group_ranks:
+                continue
+            if handle == world.default_pg:
+                return number_of_world()
+            of_group = world.pg_group_ranks[handle]
+            ranks = sorted(of_group, key=of_group.get)
+            number = number_of(name)
+            self._engine.flight_group(number, name.encode(),
+                                      (self._engine.c_int * len(ranks))(*ranks), len(ranks))
+            return number
+        return None
 
 
 class _Watcher(threading.Thread):
-    """Looks at the recorders until the end of the program."""
+    """Looks at the recorder until the end of the program."""
 
-    def __init__(self, sources):
+    def __init__(self, source):
         super().__init__(name="ddprun-flight", daemon=True)
-        self._sources = sources
+        self._source = source
         self._has_ended = threading.Event()
 
     def run(self):
-        while not self._has_ended.wait(_PERIOD):
-            for source in list(self._sources):
-                try:
-                    source.look()
-                except Exception:  # another form of the recorder: there are no records then
-                    source.end_all()
-                    self._sources.remove(source)
+        try:
+            while not self._has_ended.wait(_PERIOD):
+                self._source.look()
+        except Exception:  # another form of the recorder: there are no records then
+            pass
+        finally:
+            self._source.end()
 
     def stop(self):
-        if is_child():  # the thread is the parent's, and may have held the event's lock
-            return
         self._has_ended.set()
-        self.join()
+        self.join(1)  # a reading that does not end must not keep the program
 
 
 _watcher = None
@@ -201,12 +256,19 @@ _watcher = None
 
 def begin_world():
     """Counts a world that this process begins to form."""
-    global _worlds
+    global _worlds, _world_began
     _worlds += 1
+    _world_began = time.time_ns()
+
+
+def give_up_world():
+    """Takes back begin_world(): the world was not formed."""
+    global _worlds
+    _worlds -= 1
 
 
 def watch(module, rank, size):
-    """Starts the thread, if the launcher reads records and PyTorch has a recorder.
+    """Starts the thread, if the launcher reads records and PyTorch has a recorder for gloo.
 
     module: torch.distributed.distributed_c10d. rank, size: of the world.
     """
@@ -215,14 +277,15 @@ def watch(module, rank, size):
         return
     from torch._C import _distributed_c10d as c10d
 
-    dumps = [getattr(c10d, name) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-             if hasattr(c10d, name)]
-    if not dumps or not is_of_launcher(rank, size):
+    if not hasattr(c10d, "_dump_fr_trace_json") or not is_of_launcher(rank, size):
+        return
+    if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:  # a group is two of gloo then
         return
     try:
-        from ddprun import _engine
+        from ddprun import _engine, _progress
     except ImportError:
         return
-    _watcher = _Watcher([_Source(module, _engine, dump) for dump in dumps])
+    _watcher = _Watcher(_Source(module, _engine, c10d._dump_fr_trace_json,
+                                _progress.report_activity))
     _watcher.start()
     atexit.register(_watcher.stop)

@@ -22,6 +22,8 @@ def _why_no_gpus():
         return "this PyTorch was built without NCCL"
     if not torch.cuda.is_available():
         return "PyTorch finds no GPU"
+    if not hasattr(dist.ProcessGroup, "_set_default_backend"):
+        return f"PyTorch {torch.__version__} is older than 2.6"
     return ""
 
 
@@ -57,6 +59,7 @@ def _is_on_gpu(arguments):
 class ProcessGroup(_process_group.ProcessGroup):
     """The ranks that run collectives together, on tensors of the CPU and of GPUs."""
 
+    IS_HYBRID = True
     _gpus = None  # the group of NCCL; None: this process can use none
     _reason = ""
 
@@ -80,7 +83,7 @@ class ProcessGroup(_process_group.ProcessGroup):
             return self._of_gpus()._get_backend(device)
         return super()._get_backend(device)
 
-    # Only messages between GPUs are coalesced this way.
+    # Only messages between GPUs are coalesced this way, by batch_isend_irecv (_registration.py).
     def _start_coalescing(self, device):
         return self._of_gpus()._start_coalescing(device)
 

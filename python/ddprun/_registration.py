@@ -35,15 +35,21 @@ def _follow_groups(module):
 
     @functools.wraps(make)
     def make_group(group_size, group_rank, global_ranks_in_group, *rest, **named):
-        if not global_ranks_in_group:
-            _flight.begin_world()
-        made = make(group_size, group_rank, global_ranks_in_group, *rest, **named)
-        if not global_ranks_in_group:
-            _flight.watch(module, group_rank, group_size)
+        # Programs also call this for a second group of all ranks, on some of the ranks only.
+        if global_ranks_in_group or module.is_initialized():
+            return make(group_size, group_rank, global_ranks_in_group, *rest, **named)
+        _flight.begin_world()
+        try:
+            made = make(group_size, group_rank, global_ranks_in_group, *rest, **named)
+        except BaseException:
+            _flight.give_up_world()
+            raise
+        _flight.watch(module, group_rank, group_size)
         return made
 
     module._new_process_group_helper = make_group
     if module.is_initialized():
+        _flight.begin_world()
         _flight.watch(module, module.get_rank(), module.get_world_size())
 
 
@@ -71,6 +77,29 @@ def _splitter(module):
                                 use_local_synchronization=True, group_desc=group_desc)
 
     return split_group
+
+
+def _batcher(module):
+    of_torch = module.batch_isend_irecv
+
+    @functools.wraps(of_torch)
+    def batch_isend_irecv(p2p_op_list):
+        first = p2p_op_list[0] if isinstance(p2p_op_list, list) and p2p_op_list else None
+        group = getattr(first, "group", None)
+        if group is None and module.is_initialized():
+            group = module._get_default_group()
+        is_on_gpu = getattr(getattr(first, "tensor", None), "is_cuda", False)
+        if not is_on_gpu or not getattr(group, "IS_HYBRID", False):
+            return of_torch(p2p_op_list)
+        # PyTorch's sends one after the other in a Python process group: a ring of ranks that all
+        # send first would wait forever.
+        module._check_p2p_op_list(p2p_op_list)
+        with module._coalescing_manager(group, first.tensor.device, async_ops=True) as manager:
+            for one in p2p_op_list:
+                one.op(one.tensor, one.peer, one.group, one.tag)
+        return manager.works
+
+    return batch_isend_irecv
 
 
 def _replace(module, function):
@@ -115,6 +144,7 @@ def _register_with(module):
 
     # PyTorch's refuses all backends but gloo.
     _replace(module, monitored_barrier)
+    _replace(module, _batcher(module))
     if hasattr(module, "split_group"):
         _replace(module, _splitter(module))
 

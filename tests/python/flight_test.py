@@ -5,11 +5,12 @@ import os
 import time
 import types
 import unittest
+import unittest.mock
 
 import frame
 import needs
 
-from ddprun import _flight
+from ddprun import _flight, _registration
 
 needs.module("torch", "; scripts/setup --tests installs it into .venv")
 
@@ -96,101 +97,223 @@ class Sources(unittest.TestCase):
     """What is read from PyTorch's recorder, whose place a function of the test takes."""
 
     def setUp(self):
+        self.addCleanup(setattr, _flight, "_worlds", _flight._worlds)
+        self.addCleanup(setattr, _flight, "_world_began", _flight._world_began)
         self.engine = Engine()
         self.status = {}
         self.entries = []
         self.readings = 0
-        self.before_entries = lambda: None
+        self.moves = []
+        self.pair = _flight.number_of("1")
         world, pair = "a group", "another one"
-        module = types.SimpleNamespace(_world=types.SimpleNamespace(
+        self.world = types.SimpleNamespace(
             default_pg=world, pg_names={world: "0", pair: "1"},
-            pg_group_ranks={world: {0: 0, 1: 1, 2: 2}, pair: {1: 0, 2: 1}},
-            pg_backend_config={world: "cuda:nccl", pair: "cpu:gloo,cuda:nccl"}))
-        self.module = module
-        self.source = _flight._Source(module, self.engine, self.dump)
+            pg_group_ranks={world: {0: 0, 1: 1, 2: 2}, pair: {1: 0, 2: 1}})
+        self.source = _flight._Source(types.SimpleNamespace(_world=self.world), self.engine,
+                                      self.dump, lambda: self.moves.append(True))
 
     def dump(self, with_entries):
         self.readings += with_entries
-        if with_entries:
-            self.before_entries()
         return json.dumps({"pg_status": self.status,
                            **({"entries": self.entries} if with_entries else {})})
 
-    def call(self, name, number, ended, group=0, shapes=((3, 2),), dtype="Half"):
+    def call(self, name, number, ended, group=0):
+        """Makes a collective. PyTorch's status has another number: messages count, too."""
         self.entries.append({
-            "pg_id": group, "record_id": len(self.entries), "process_group": [str(group), ""],
-            "profiling_name": name, "retired": ended, "collective_seq_id": number, "op_id": number,
-            "time_created_ns": 1, "input_sizes": shapes, "input_dtypes": [dtype] * len(shapes)})
+            "pg_id": group, "process_group": [str(group), ""], "profiling_name": name,
+            "retired": ended, "op_id": number + 7, "collective_seq_id": number,
+            "time_created_ns": time.time_ns(), "input_sizes": [[3, 2]], "input_dtypes": ["Half"]})
         of_group = self.status.setdefault(str(group), {"last_completed_collective": "0"})
-        of_group["last_enqueued_collective"] = str(number)
+        of_group["last_enqueued_collective"] = str(number + 7)
         if ended:
-            of_group["last_completed_collective"] = str(number)
+            of_group["last_completed_collective"] = str(number + 7)
 
-    def test_calls_in_progress_and_the_last_one_of_a_group_are_recorded(self):
-        for number in (1, 2):
-            self.call("nccl:all_reduce", number, ended=True)
-        self.call("nccl:_all_gather_base", 3, ended=False)
-        self.call("nccl:recv 1<-0", 0, ended=False, group=1)
-        self.source.look()
-        (pair, name, ranks), = self.engine.groups
-        self.assertEqual((name, ranks), (b"1:nccl", [1, 2]))
-        self.assertEqual(self.engine.calls, [
-            [0, 2, 1, 6, 12, -1, True], [0, 3, 4, 6, 12, -1, False],
-            [pair, 0, 10, 6, 12, 1, False]])
+    def end_call(self, group=0):
+        of_group = self.status[str(group)]
+        of_group["last_completed_collective"] = of_group["last_enqueued_collective"]
+        for entry in self.entries:
+            entry["retired"] = entry["retired"] or entry["pg_id"] == group
 
-    def test_a_call_ends_with_its_entry_or_when_later_ones_have_completed(self):
-        self.call("gloo:barrier", 1, ended=False, shapes=())
+    def look(self, stands=0.0):
+        """Looks once. stands: seconds after the last look."""
+        for group in self.source._groups.values():
+            group._since -= stands
         self.source.look()
-        self.assertEqual(self.engine.calls, [[0, 1, 8, 0, 0, -1, False]])
-        self.source._next = time.monotonic() + 1000  # the entries are not read again
-        self.status["0"]["last_completed_collective"] = "1"
-        self.source.look()
-        self.assertEqual(self.engine.calls, [[0, 1, 8, 0, 0, -1, True]])
-        self.source._next = 0
-        self.entries[0]["retired"] = True
-        self.call("gloo:barrier", 2, ended=True, shapes=())
-        self.source.look()
-        self.assertEqual(self.engine.calls[1:], [[0, 2, 8, 0, 0, -1, True]])
 
-    def test_a_call_that_began_during_the_look_goes_on(self):
-        self.call("gloo:barrier", 1, ended=True, shapes=())
-        self.before_entries = lambda: self.call("gloo:barrier", 2, ended=False, shapes=())
-        self.source.look()
-        self.before_entries = lambda: None
-        for _ in range(2):
-            self.source.look()
-        self.assertEqual(self.engine.calls[1], [0, 2, 8, 0, 0, -1, False])
+    def open_calls(self):
+        return [call[:3] for call in self.engine.calls if not call[-1]]
 
-    def test_calls_end_with_their_group_and_with_the_recorder(self):
-        for end in (lambda: self.module._world.pg_names.clear(),
-                    lambda: setattr(self, "status", None)):
-            self.setUp()
-            self.call("gloo:barrier", 1, ended=False, shapes=())
-            self.source.look()
-            self.assertFalse(self.engine.calls[0][-1])
-            end()
-            watcher = _flight._Watcher([self.source])
-            watcher._has_ended.wait = lambda _, ends=iter([False, True]): next(ends)
-            watcher.run()
-            self.assertTrue(self.engine.calls[0][-1])
-
-    def test_entries_are_read_only_after_a_change(self):
+    def test_a_collective_is_in_progress_while_it_stands_still(self):
+        self.call("gloo:all_reduce", 1, ended=True)
+        self.look()
+        self.assertEqual(self.engine.calls, [[0, 1, 1, 6, 12, -1, True]])
+        for number in (2, 3):
+            self.call("gloo:all_gather", number, ended=False)
+        self.look()
+        self.assertEqual(self.open_calls(), [])
         for _ in range(3):
-            self.source.look()
-        self.assertEqual(self.readings, 0)
-        self.call("gloo:broadcast", 1, ended=True)
-        for _ in range(3):
-            self.source.look()
+            self.look(stands=2)
+        self.assertEqual(self.engine.calls[1:], [[0, 1, 1, 6, 12, -1, True],
+                                                 [0, 2, 4, 6, 12, -1, False]])
+        self.assertEqual(self.readings, 2)
+        self.end_call()
+        self.look()
+        self.assertEqual(self.open_calls(), [])
+
+    def test_the_call_of_a_healthy_program_ends_at_the_next_look(self):
+        for number in range(1, 9):
+            self.call("gloo:all_reduce", number, ended=False)
+            self.look()
+            self.look(stands=2)
+            self.assertEqual(self.open_calls(), [[0, number, 1]])
+            self.end_call()
+            self.look()
+            self.assertEqual(self.open_calls(), [])
+        self.assertEqual(len(self.moves), 16)
+
+    def test_a_program_whose_groups_move_is_not_read(self):
+        for number in range(1, 50):
+            self.call("gloo:all_reduce", number, ended=False)
+            self.look(stands=100)
+            self.end_call()
+            self.look(stands=100)
+        self.assertEqual(self.readings, 1)  # the first look
+
+    def test_a_slow_reading_comes_after_a_long_wait(self):
+        self.call("gloo:all_reduce", 1, ended=True)
+        self.look()
+        self.source._cost = 0.3
+        self.call("gloo:all_reduce", 2, ended=False)
+        self.look()
+        self.look(stands=4)
         self.assertEqual(self.readings, 1)
+        self.look(stands=4)
+        self.assertEqual((self.readings, self.open_calls()), (2, [[0, 2, 1]]))
+        self.source._cost = 0.3
+        self.end_call()
+        self.look()
+        self.look(stands=25)
+        self.assertEqual(self.readings, 2)
+        self.look(stands=25)
+        self.assertEqual(self.readings, 3)
+
+    def test_the_newest_record_of_several_groups_is_that_of_the_world(self):
+        self.call("gloo:all_reduce", 1, ended=True)
+        self.call("gloo:all_reduce", 4, ended=True, group=1)
+        self.look()
+        self.assertEqual(self.engine.calls, [[self.pair, 4, 1, 6, 12, -1, True],
+                                             [0, 1, 1, 6, 12, -1, True]])
+        self.assertEqual(self.engine.groups, [(self.pair, b"1", [1, 2])])
+
+    def test_calls_between_two_looks_at_the_recorder_are_left_for_the_next_one(self):
+        self.call("gloo:all_reduce", 1, ended=True)
+        read = self.source._dump
+
+        def dump(with_entries):
+            if with_entries and self.readings == 0:
+                self.call("gloo:all_reduce", 2, ended=False)
+            return read(with_entries)
+
+        self.source._dump = dump
+        self.look()
+        self.assertEqual(self.engine.calls, [])
+        for _ in range(3):
+            self.look(stands=2)
+        self.assertEqual(self.open_calls(), [[0, 2, 1]])
+
+    def test_calls_of_other_backends_are_not_recorded(self):
+        self.call("nccl:all_reduce", 1, ended=False)
+        for _ in range(3):
+            self.look(stands=2)
+        self.assertEqual(self.engine.calls, [])
+
+    def stand_still(self):
+        self.call("gloo:all_reduce", 1, ended=False)
+        self.look()
+        self.look(stands=2)
+        self.assertEqual(self.open_calls(), [[0, 1, 1]])
+
+    def test_a_group_that_is_destroyed_has_no_call_in_progress(self):
+        self.stand_still()
+        self.world.pg_names.clear()
+        for _ in range(2):
+            self.look(stands=2)
+            self.assertEqual(self.open_calls(), [])
+
+    def test_nor_has_one_of_a_former_world(self):
+        self.stand_still()
+        _flight.begin_world()
+        for _ in range(2):
+            self.look(stands=2)
+            self.assertEqual(self.open_calls(), [])
+
+    def test_entries_of_a_former_world_are_not_taken_for_those_of_the_new_one(self):
+        self.call("gloo:all_reduce", 9, ended=True)
+        _flight.begin_world()
+        for _ in range(2):
+            self.look(stands=2)
+        self.assertEqual(self.engine.calls, [])
+
+    def test_no_call_stays_in_progress_when_the_thread_ends(self):
+        for ends_with_error in (True, False):
+            with self.subTest(ends_with_error=ends_with_error):
+                self.setUp()
+                self.stand_still()
+                if ends_with_error:
+                    self.source._dump = lambda _: "another form"
+                watcher = _flight._Watcher(self.source)
+                with unittest.mock.patch.object(_flight, "_PERIOD", 0.001):
+                    watcher.start()
+                    if ends_with_error:
+                        watcher.join(30)
+                    watcher.stop()
+                self.assertFalse(watcher.is_alive())
+                self.assertEqual(self.open_calls(), [])
 
     def test_a_second_world_has_a_number_of_its_own(self):
-        before = _flight._worlds
-        self.addCleanup(setattr, _flight, "_worlds", before)
         numbers = []
         for _flight._worlds in (1, 2, 3):
             numbers.append((_flight.number_of_world(), _flight.number_of("1")))
         self.assertEqual(numbers[0][0], 0)
         self.assertEqual(len({one for both in numbers for one in both}), 6)
+
+
+class Worlds(unittest.TestCase):
+    """Which groups count as a world: the numbers of groups must be the same on all ranks."""
+
+    def setUp(self):
+        self.addCleanup(setattr, _flight, "_worlds", _flight._worlds)
+        _flight._worlds = 0
+        watch = unittest.mock.patch.object(_flight, "watch")
+        watch.start()
+        self.addCleanup(watch.stop)
+        self.is_initialized = False
+
+    def follow(self, make=lambda *_: "a group"):
+        module = types.SimpleNamespace(
+            _new_process_group_helper=make, is_initialized=lambda: self.is_initialized,
+            get_rank=lambda: 0, get_world_size=lambda: 2)
+        _registration._follow_groups(module)
+        return module._new_process_group_helper
+
+    def test_only_the_group_of_init_process_group_is_one(self):
+        make = self.follow()
+        make(2, 0, [])
+        self.assertEqual(_flight._worlds, 1)
+        self.is_initialized = True
+        make(2, 0, [0, 1])
+        make(3, 0, [])  # as programs do on some ranks, for a group with other processes
+        self.assertEqual(_flight._worlds, 1)
+
+    def test_one_that_was_not_formed_does_not_count(self):
+        with self.assertRaises(ZeroDivisionError):
+            self.follow(lambda *_: 1 / 0)(2, 0, [])
+        self.assertEqual(_flight._worlds, 0)
+
+    def test_one_from_before_the_import_counts(self):
+        self.is_initialized = True
+        self.follow()
+        self.assertEqual(_flight._worlds, 1)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,17 @@ int guarded(const Body& body) {
 // The result of a call in flight. The caller and the thread that carries the call out share it.
 class CallState {
  public:
+  CallState() = default;
+  CallState(const CallState&) = delete;
+  CallState& operator=(const CallState&) = delete;
+  // Ends the record of a call that was never carried out.
+  ~CallState() { record_.end(/*failed=*/true); }
+
+  // The record ends with the call. Called before the call is handed on.
+  void record(FlightTicket ticket) { record_ = std::move(ticket); }
+
   void complete(std::optional<Error> error, int source = -1) {
+    record_.end(error.has_value());
     {
       const std::lock_guard lock(mutex_);
       error_ = std::move(error);
@@ -84,6 +94,7 @@ class CallState {
  private:
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
 
+  FlightTicket record_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> has_ended_ = false;  // the members below do not change any more
@@ -289,23 +300,23 @@ std::optional<Error> carry_out(CpuGroup& engine, const Body& body, ReadableList 
 
 // Puts a collective into the queue. REQUIRES: group.mutex is locked.
 std::shared_ptr<CallState> submit(ddprun_cpu_group& group, Body body, Inputs inputs,
-                                  Outputs outputs, const Deadline& deadline, FlightTicket record) {
+                                  Outputs outputs, const Deadline& deadline,
+                                  const FlightEntry& facts) {
   auto state = std::make_shared<CallState>();
+  state->record(group.recorder.begin(facts));
   if (const Result<void> started = group.queue.start(); !started) {
     end_group(*group.engine, started.error().message());
-    record.end(/*failed=*/true);
     state->complete(started.error());
     return state;
   }
   group.queue.post([&group, state, deadline, body = std::move(body), inputs = std::move(inputs),
-                    outputs = std::move(outputs), record = std::move(record)]() mutable {
+                    outputs = std::move(outputs)]() mutable {
     {
       std::unique_lock lock(group.mutex);
       group.changed.wait(lock, [&] { return !group.is_inline; });
     }
     std::optional<Error> error =
         carry_out(*group.engine, body, inputs, outputs, deadline.remaining());
-    record.end(error.has_value());
     {
       const std::lock_guard lock(group.mutex);
       --group.collectives;
@@ -331,11 +342,10 @@ int issue(ddprun_cpu_group* group, const Check& check, const FlightEntry& facts,
   FlightTicket record;
   {
     const std::lock_guard lock(group->mutex);
-    record = group->recorder.begin(facts);
     if (call || group->collectives > 0) {
-      state =
-          submit(*group, body, std::move(inputs), std::move(outputs), deadline, std::move(record));
+      state = submit(*group, body, std::move(inputs), std::move(outputs), deadline, facts);
     } else {
+      record = group->recorder.begin(facts);
       ++group->collectives;
       group->is_inline = true;
     }
@@ -378,13 +388,11 @@ int issue_message(ddprun_cpu_group* group, GroupUse& use, const Check& check,
   const auto state = std::make_shared<CallState>();
   auto handle = std::make_unique<ddprun_cpu_call>();
   handle->state = state;
-  FlightTicket record;
   {
     const std::lock_guard lock(group->mutex);
-    record = group->recorder.begin(facts);
+    state->record(group->recorder.begin(facts));
   }
-  start([state, record](const Result<Rank>& partner) mutable {
-    record.end(!partner);
+  start([state](const Result<Rank>& partner) {
     if (partner) {
       state->complete({}, partner->value);
     } else {

@@ -131,7 +131,7 @@ std::uint64_t WorkerReporter::begin_call(const FlightEntry& facts) {
 
 void WorkerReporter::end_call(std::uint64_t number, bool failed) {
   WorkerPage* const page = mapped();
-  if (!page) return;
+  if (!page || number == 0) return;
   FlightRecord& record = page->record_of(number);
   if (record.number.load(std::memory_order_relaxed) != number) return;
   if (failed) record.failed.store(1, std::memory_order_relaxed);

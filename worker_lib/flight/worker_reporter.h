@@ -69,7 +69,7 @@ class WorkerReporter {
   // what is known of the call; number, end and origin are filled in, and the begin if it is 0.
   std::uint64_t begin_call(const FlightEntry& facts);
   // Records that the call ended, with or without failure. Has no effect if its record was
-  // overwritten since.
+  // overwritten since, or if the number is 0.
   void end_call(std::uint64_t number, bool failed);
 
  private:

@@ -58,6 +58,7 @@ std::string what_it_does(const WorkerSnapshot& one) {
       text = one.collective == 0
                  ? "in no collective, and has been in none"
                  : concat("in no collective; the last one was ", one.collective, of_group(one));
+      if (!one.waits_in.empty()) text += "; waiting in " + one.waits_in;
       break;
     case FlightState::kUnknown:
       text =
@@ -123,6 +124,11 @@ std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all
   if (std::ranges::any_of(late, is_outside)) {
     std::erase_if(late, [&](const WorkerSnapshot* one) { return !is_outside(one); });
   }
+  // A message of gloo has no record: the stack shows that the rank waits for another one.
+  const auto waits = [&](const WorkerSnapshot* one) {
+    return is_outside(one) && !one->waits_in.empty();
+  };
+  if (!std::ranges::all_of(late, waits)) std::erase_if(late, waits);
   if (!late.empty()) return late;
   for (const WorkerSnapshot& one : all) {
     const bool is_unknown = one.flight == FlightState::kUnknown && one.waits_in.empty();

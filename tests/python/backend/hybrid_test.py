@@ -3,13 +3,16 @@
 
     hybrid_test.py LIBRARY_DIR [unittest arguments]
 """
+import datetime
 import types
 import unittest
+import unittest.mock
 
 import ranks
 import torch
 
 from ranks import dist, run
+from torch.distributed import distributed_c10d
 
 BACKEND = "cpu:ddprun,cuda:nccl"
 ON_GPU = types.SimpleNamespace(is_cuda=True)  # stands for a tensor of a GPU
@@ -30,20 +33,21 @@ def use_tensors_of_the_cpu(rank, size):
     raise AssertionError("there is a GPU")
 
 
-class Recorder:
-    """Takes the place of the group of NCCL."""
+def record_nccl():
+    """Puts an object that keeps its calls into the place of the group of NCCL. Returns it."""
+    gpus = unittest.mock.create_autospec(dist.ProcessGroup, instance=True)
+    dist.group.WORLD._gpus = gpus
+    return gpus
 
-    def __init__(self):
-        self.calls = []
 
-    def __getattr__(self, name):
-        return lambda *_, **named: self.calls.append(name)
+def names_of_calls(gpus):
+    return [name for name, *_ in gpus.method_calls]
 
 
 def use_tensors_of_gpus(rank, size):
     """Returns the calls that the group hands to NCCL until it is destroyed."""
     group = dist.group.WORLD
-    gpus = group._gpus = Recorder()
+    gpus = record_nccl()
     group.allreduce([ON_GPU])
     group.allgather([[ON_GPU] * size], [ON_GPU])
     group.gather([], [ON_GPU], None)  # not the root
@@ -54,7 +58,23 @@ def use_tensors_of_gpus(rank, size):
     devices = [one.type for one in group._device_types]
     dist.all_reduce(torch.ones(2))
     dist.barrier()
-    return gpus.calls, devices
+    group.set_timeout(datetime.timedelta(seconds=9))
+    group.setGroupName("a name")
+    group.setGroupDesc("a text")
+    group.shutdown()
+    return names_of_calls(gpus), devices
+
+
+def exchange_between_gpus(rank, size):
+    """Returns the calls that NCCL gets from a batch of messages."""
+    gpus = record_nccl()
+    with unittest.mock.patch.object(distributed_c10d, "_check_p2p_op_list"):
+        tensor = unittest.mock.create_autospec(torch.Tensor, instance=True)
+        tensor.is_cuda, tensor.device = True, torch.device("cuda", 0)
+        with unittest.mock.patch.object(distributed_c10d, "_check_single_tensor"):
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, 1 - rank),
+                                    dist.P2POp(dist.irecv, tensor, 1 - rank)])
+    return names_of_calls(gpus)
 
 
 class Hybrid(unittest.TestCase):
@@ -71,8 +91,13 @@ class Hybrid(unittest.TestCase):
     def test_tensors_of_gpus_go_to_nccl(self):
         for calls, devices in run(2, use_tensors_of_gpus, backend=BACKEND):
             self.assertEqual(calls, ["allreduce", "allgather", "gather", "_allgather_base", "send",
-                                     "barrier", "_get_backend", "shutdown"])
+                                     "barrier", "_get_backend", "set_timeout", "_set_group_name",
+                                     "_set_group_desc", "shutdown"])
             self.assertEqual(devices, ["cpu", "cuda"])
+
+    def test_messages_between_gpus_are_coalesced(self):
+        for calls in run(2, exchange_between_gpus, backend=BACKEND):
+            self.assertEqual(calls, ["_start_coalescing", "send", "recv", "_end_coalescing"])
 
     def test_other_backends_in_one_group_are_refused(self):
         with self.assertRaisesRegex(AssertionError, "shares a group with no other backend than in "

@@ -9,18 +9,24 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <regex>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/flight_words.h"
+#include "base/worker_page.h"
+#include "base/worker_page_file.h"
 #include "ddprun/reduce_op.h"
 #include "worker_lib/collective/element_type.h"
 
@@ -280,6 +286,60 @@ TEST(CpuAbi, EndsTheOthersCallsWhenARankAbortsOrLeaves) {
     EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_PEER_LOST);
     EXPECT_THAT(last_error(), HasSubstr("rank 1"));
   });
+}
+
+// Returns the page that the library has made for itself, as this process has no agent.
+std::optional<ddprun::MappedPages> page_of_library() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    const std::string target = std::filesystem::read_symlink(entry.path(), closed);
+    if (target.find(ddprun::kOwnPageName) == std::string::npos) continue;
+    const int file = std::stoi(entry.path().filename());
+    return ddprun::MappedPages::map({.file = file}, ddprun::MappedPages::Access::kRead);
+  }
+  return std::nullopt;
+}
+
+TEST(CpuAbi, EveryRecordOfACallEnds) {
+  constexpr int kRanks[] = {0, 1};
+  in_group(2, [&](ddprun_cpu_group* group, int rank) {
+    EXPECT_EQ(DDPRUN_CPU(record)(group, 0, "", kRanks), DDPRUN_CPU_OK);
+    std::vector<float> values(8);
+    const ddprun_cpu_buffer buffer = buffer_of(values);
+    ddprun_cpu_call* call = nullptr;
+    for (int i = 0; i < 3; ++i) {
+      DDPRUN_CPU(all_reduce)(group, &buffer, 1, kF32, kSum, kPatience, &call);
+      EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_OK);
+      DDPRUN_CPU(call_wait)(call, kPatience);
+      DDPRUN_CPU(call_free)(call);
+      EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_OK);
+    }
+    const auto message = rank == 0 ? DDPRUN_CPU(send) : DDPRUN_CPU(recv);
+    EXPECT_EQ(message(group, &buffer, 1 - rank, 0, kPatience, nullptr), DDPRUN_CPU_OK);
+    ddprun_cpu_call* late = nullptr;
+    DDPRUN_CPU(recv)(group, &buffer, 1 - rank, 9, kPatience, &late);
+    if (rank == 0) {
+      DDPRUN_CPU(barrier)(group, kPatience, &call);
+      EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_STOPPED);
+      DDPRUN_CPU(call_free)(call);
+    } else {
+      DDPRUN_CPU(abort)(group, "the test wants it");
+    }
+    EXPECT_NE(DDPRUN_CPU(call_wait)(late, kPatience), DDPRUN_CPU_OK);
+    DDPRUN_CPU(call_free)(late);
+  });
+  const std::optional<ddprun::MappedPages> pages = page_of_library();
+  ASSERT_TRUE(pages);
+  const ddprun::WorkerPage& page = (*pages)[0];
+  EXPECT_EQ(page.calls, 2u * (3 * 3 + 2) + 2);
+  int failed = 0;
+  for (std::uint64_t number = 1; number <= page.calls; ++number) {
+    const std::optional<ddprun::FlightEntry> entry = read_record(page, number);
+    ASSERT_TRUE(entry) << number;
+    EXPECT_NE(entry->ended_ns, 0u) << ddprun::words_of(*entry);
+    failed += entry->failed;
+  }
+  EXPECT_EQ(failed, 4) << "two messages and two barriers";
 }
 
 TEST(CpuAbi, ReportsATimeoutAndTheStoresFailure) {

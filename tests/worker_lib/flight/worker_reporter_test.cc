@@ -59,6 +59,12 @@ TEST_F(WorkerReporterTest, SaysThatTheProgramHasReachedItsEnd) {
   EXPECT_EQ(pages_[1].finished, 0u) << "another Context";
 }
 
+TEST_F(WorkerReporterTest, TheEndOfACallThatWasNotRecordedIsNoActivity) {
+  const auto reporter = WorkerReporter::open(env_);
+  reporter->end_call(0, false);
+  EXPECT_EQ(pages_[1].activity, 0u);
+}
+
 TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_FALSE(oldest_in_progress(pages_[1]));

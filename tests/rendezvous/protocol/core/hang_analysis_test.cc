@@ -245,6 +245,15 @@ TEST(HangAnalysis, WhoWaitsInTorchDistributedIsNotBlamed) {
       << "also one that reports no steps";
 }
 
+TEST(HangAnalysis, WhoIsOutsideButWaitsInAMessageWithoutARecordIsNotBlamed) {
+  WorkerSnapshot receives = outside(1, 56);
+  receives.waits_in = "torch.distributed.recv";
+  EXPECT_THAT(named({in_collective(0, 57), receives, outside(2, 56)}), ElementsAre(2));
+  EXPECT_THAT(named({in_collective(0, 57), receives}), ElementsAre(1)) << "nobody else remains";
+  EXPECT_THAT(lines_of({receives}),
+              ElementsAre(HasSubstr("the last one was 56; waiting in torch.distributed.recv")));
+}
+
 TEST(HangAnalysis, EachRankThatWaitsNowhereIsACandidate) {
   EXPECT_THAT(named({in_torch(0, "c10d::Work::wait"), without_record(1, 8), without_record(2, 9)}),
               ElementsAre(1, 2));
