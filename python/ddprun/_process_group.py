@@ -55,6 +55,11 @@ _FEW_MESSAGES = 16
 _UNSET = AllreduceOptions().timeout
 # Before it had asyncOp, PyTorch did not tell a backend whether a call blocks.
 _TELLS_ASYNC = hasattr(AllreduceOptions(), "asyncOp")
+_OLDEST_PYTORCH = (2, 2)
+# In PyTorch 2.2 and 2.6 a Work in C++ does not keep its Python object, and then waits forever. 2.11
+# keeps it. The versions between were not tried.
+_KEEPS_WORKS = torch.__version__ < (2, 11)
+_MOST_UNWAITED = 256
 _pack = struct.Struct("PN").pack
 
 
@@ -207,6 +212,8 @@ class _Completer(threading.Thread):
 class _Work(Work):
     """A call in flight. It keeps the memory of the call."""
 
+    _is_shared = False  # PyTorch may wait for it once for each of its tensors
+
     def __init__(self, group, call, results, keep, value, is_message=False):
         Work.__init__(self)
         self._group = group
@@ -259,6 +266,11 @@ class _Work(Work):
         if not self._settle(limit if limit > 0 else _FOREVER_NS):
             raise _Error(f"wait for a call of the backend ddprun: it has not ended after {timeout}")
         self._group._forget(self)
+        if _KEEPS_WORKS:
+            if not self._is_shared:
+                self._group._unwaited.pop(self, None)
+            elif self._future is None:  # it stays for the other waits, without its tensors
+                self._value = []
         if self._error is not None:
             raise self._error
         return True
@@ -281,6 +293,8 @@ class _Work(Work):
             # An error must reach users in C++, too: only one that a callback raises does.
             self._base = Future()
             self._future = self._base.then(self._value_or_error)
+        if _KEEPS_WORKS:  # the future keeps the work until the call ends
+            self._group._unwaited.pop(self, None)
         # A callback may wait for the future that it takes, so no thread of callbacks queues it.
         if self._settle(0) or isinstance(threading.current_thread(), _Completer):
             self._complete()
@@ -306,10 +320,6 @@ class _Work(Work):
 class _Done(Work):
     """A call that has ended before its function returned."""
 
-    def __init__(self, value=()):
-        Work.__init__(self)
-        self._value = list(value)
-
     def is_completed(self):
         return True
 
@@ -325,15 +335,21 @@ class _Done(Work):
         pass
 
     def result(self):
-        return self._value
+        return []
 
     def get_future(self):
         future = Future()
-        future.set_result(self._value)
+        future.set_result([])
         return future
 
 
 _DONE = _Done()
+
+
+def _shared(work):
+    if _KEEPS_WORKS and isinstance(work, _Work):
+        work._is_shared = True
+    return work
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -357,6 +373,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout_ns = _nanoseconds(timeout)
         self._pending = collections.deque()  # collectives: they end in order
         self._messages = set()
+        self._unwaited = collections.OrderedDict()  # works as keys, if PyTorch does not keep them
         self._most_messages = _FEW_MESSAGES  # before the next look for those that have ended
         self._sweeping = threading.Lock()
         self._starting = threading.Lock()
@@ -433,6 +450,7 @@ class ProcessGroup(dist.ProcessGroup):
                 self._completer.works.put(None)
         self._most_messages = 0
         self._forget_ended()
+        self._unwaited.clear()
 
     # Settles no work: a finalizer may run within any code, also that of a work.
     def __del__(self, close=_engine.close, free=_engine.free, grace_ns=_CLOSE_GRACE_NS):
@@ -490,6 +508,17 @@ class ProcessGroup(dist.ProcessGroup):
         work = _Work(self, call, results, (results, keep), value)
         self._pending.append(work)
         self._forget_ended()
+        return self._until_waited(work)
+
+    def _until_waited(self, work):
+        """Keeps a work until its wait() or get_future(), where PyTorch does not. Returns it.
+
+        Of works that nobody waits for only the last ones are kept, as each keeps its tensors.
+        """
+        if _KEEPS_WORKS:
+            self._unwaited[work] = None
+            if len(self._unwaited) > _MOST_UNWAITED:
+                self._unwaited.popitem(last=False)
         return work
 
     def _forget_ended(self):
@@ -593,7 +622,7 @@ class ProcessGroup(dist.ProcessGroup):
         for one in parts[1:]:
             total = total + one
         tensor.copy_(total.coalesce())
-        return _Done([tensor])
+        return self._until_waited(_Work(self, None, None, None, [tensor]))
 
     def _gathered(self, tensor):
         """Returns the tensors of all ranks."""
@@ -602,7 +631,7 @@ class ProcessGroup(dist.ProcessGroup):
         return output
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return self.allreduce(tensors, opts)
+        return _shared(self.allreduce(tensors, opts))
 
     def reduce(self, tensors, opts=None, *more, **named):
         tensors, opts = _list(tensors), _options(opts, *more, *named.values())
@@ -643,7 +672,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._gather_into([output], [input], _options(opts, timeout))
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        return self._gather_into(outputs, inputs, opts)
+        return _shared(self._gather_into(outputs, inputs, opts))
 
     def _gather_into(self, outputs, inputs, opts):
         _require_counts(outputs, inputs)
@@ -677,7 +706,7 @@ class ProcessGroup(dist.ProcessGroup):
                                          _options(opts, *more, *named.values()))
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
-        return self._reduce_scatter_from(outputs, inputs, opts)
+        return _shared(self._reduce_scatter_from(outputs, inputs, opts))
 
     def _reduce_scatter_from(self, outputs, inputs, opts):
         _require_counts(outputs, inputs)
@@ -808,7 +837,7 @@ class ProcessGroup(dist.ProcessGroup):
         work = _Work(self, call, results, (results, tensor), list(value), is_message=True)
         self._messages.add(work)
         self._forget_ended()
-        return work
+        return self._until_waited(work)
 
 
 def _is_loopback(host):
@@ -834,12 +863,19 @@ def _own_address():
     return "" if _is_loopback(address) and not _is_loopback(master) else address
 
 
+def _has(store, key):
+    if hasattr(store, "check"):
+        return store.check([key])
+    # Older versions have no check(). This sets nothing, and returns "-" if there is no such key.
+    return store.compare_set(key, "-", "-") != b"-"
+
+
 def _get(store, key, timeout_ns):
     """Returns the value of a key, once it is there."""
     # The wait of a TCPStore keeps other threads from the store, which may form groups, too.
     deadline = time.monotonic() + timeout_ns / 10**9
     pause = 0.001  # seconds
-    while not store.check([key]):
+    while not _has(store, key):
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"the key {key} was not set")
@@ -863,7 +899,7 @@ def _function_of(store, interrupts):
             if operation == _engine.STORE_GET:
                 found = _get(store, key, timeout_ns)
             else:
-                found = b"1" if store.check([key]) else b"0"
+                found = b"1" if _has(store, key) else b"0"
             return _engine.answer(answer, found, len(found))
         except BaseException as error:  # stores raise errors of many types
             if not isinstance(error, Exception):
@@ -888,7 +924,13 @@ def create(options, kind=ProcessGroup):
     ------
     DistBackendError
         If a rank does not come within the timeout, or dies meanwhile.
+    RuntimeError
+        If this PyTorch is too old.
     """
+    if torch.__version__ < _OLDEST_PYTORCH:
+        raise RuntimeError(
+            f"the backend ddprun needs PyTorch {'.'.join(map(str, _OLDEST_PYTORCH))} or newer, "
+            f"this is {torch.__version__}")
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     title = f" in group {options.group_id} of ranks {ranks}" if ranks else ""

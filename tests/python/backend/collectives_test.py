@@ -309,6 +309,9 @@ def complete_futures_in_order(rank, size):
 
 def keep_dropped_works(rank, size):
     """Checks that the memory of a call lives until its end, if the program drops all of it."""
+    from ddprun import _process_group
+
+    _process_group._KEEPS_WORKS = False  # it would live longer
     if rank == 1:
         dist.recv(torch.zeros(1), 0)  # the call cannot end before
     tensor = torch.ones(5000)
@@ -323,6 +326,27 @@ def keep_dropped_works(rank, size):
     dist.barrier()
     dist.all_reduce(torch.ones(1), async_op=True).wait()
     return lives() is None
+
+
+def keep_unwaited_works(rank, size):
+    """Returns how many works a group keeps for PyTorch: some, waited for, and too many."""
+    from ddprun import _process_group
+
+    _process_group._KEEPS_WORKS = True
+    kept = dist.group.WORLD._unwaited
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(3)]
+    counts = [len(kept)]
+    works[0].wait()
+    works[1].get_future().wait()
+    counts.append(len(kept))
+    # PyTorch may wait for each tensor of a coalesced call.
+    shared = dist.group.WORLD.allreduce_coalesced([torch.ones(1), torch.ones(1)])
+    for _ in range(2):
+        shared.wait()
+        counts.append(len(kept))
+    for _ in range(300):
+        dist.barrier(async_op=True)
+    return [*counts, len(kept)]
 
 
 def reduce_with_power_sgd(rank, size):
@@ -462,6 +486,7 @@ class Collectives(unittest.TestCase):
     def test_asynchronous_calls(self):
         self.assertEqual(run(2, complete_futures_in_order), [True] * 2)
         self.assertEqual(run(2, keep_dropped_works), [True] * 2)
+        self.assertEqual(run(2, keep_unwaited_works), [[3, 1, 2, 2, 256]] * 2)
 
     def test_callbacks_may_wait_for_futures(self):
         first, second = run(2, reduce_with_power_sgd)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -374,6 +375,27 @@ class Loading(unittest.TestCase):
             "except ImportError as error: print(error)", DDPRUN_CPU_LIBRARY="/missing.so")
         self.assertRegex(said, r"^the library of the backend ddprun cannot be loaded: "
                                r"/missing.so: .*DDPRUN_CPU_LIBRARY\)\n$")
+
+    def test_an_old_pytorch_is_refused(self):
+        said = output_of(
+            "import torch, ddprun, torch.distributed as dist\n"
+            "torch.__version__ = type(torch.__version__)('2.1.2+cpu')\n"
+            "try: dist.init_process_group('ddprun', store=dist.HashStore(), rank=0, world_size=1)\n"
+            "except RuntimeError as error: print(error)")
+        self.assertEqual(
+            said, "the backend ddprun needs PyTorch 2.2 or newer, this is 2.1.2+cpu\n")
+
+    def test_a_store_without_check_is_asked_for_keys(self):
+        from ddprun import _process_group
+
+        with tempfile.TemporaryDirectory() as folder:
+            for store in (dist.HashStore(), dist.FileStore(folder + "/store", 1)):
+                old = types.SimpleNamespace(compare_set=store.compare_set)
+                for _ in range(2):  # the first one has set nothing
+                    self.assertFalse(_process_group._has(old, "key"))
+                store.set("key", b"value")
+                self.assertTrue(_process_group._has(old, "key"))
+                self.assertEqual(store.get("key"), b"value")
 
 
 if __name__ == "__main__":
