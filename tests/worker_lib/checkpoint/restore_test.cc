@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/concat.h"
+#include "ddprun/zero_optimizer.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
@@ -234,6 +235,27 @@ TEST_F(RestoreTest, EachRankGetsWhatItHadStraightFromTheFile) {
     manager.restore(state);
     EXPECT_TRUE(torch::equal(state.tensors["own"], saved.tensors.at("own")));
     EXPECT_TRUE(torch::equal(state.tensors["same"], saved.tensors.at("same")));
+  });
+}
+
+// Rank 1 of the manager's group is rank 0 of the optimizer's group.
+TEST_F(RestoreTest, AZeroOptimizerOfASubgroupGetsItsState) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    ThreadWorld(1).run([&](ProcessGroup& alone) {
+      Wide training(1);
+      ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+          alone, training.net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      training.state.optimizer = &optimizer;
+      training.net->weight.mutable_grad() = torch::full_like(training.net->weight, 3);
+      optimizer.step();
+      manager.save(1, training.state);
+      optimizer.state().clear();
+      manager.restore(training.state);
+      auto& momentum = static_cast<torch::optim::SGDParamState&>(
+          *optimizer.state().at(training.net->weight.unsafeGetTensorImpl()));
+      EXPECT_TRUE((momentum.momentum_buffer() == 3).all().item<bool>());
+    });
   });
 }
 
