@@ -140,14 +140,10 @@ void place(const FileRange& range, const torch::Tensor& piece,
 // Returns whether the outline that this rank has read has the bytes that are read now.
 bool is_as_outlined(const FileRange& range, const torch::Tensor& piece,
                     const FileOutline& outline) {
-  bool result = true;
-  for (const FileOutline::Part& part : outline.parts()) {
-    const Destination place{part.at, part.bytes.size(), const_cast<char*>(part.bytes.data())};
-    with_common(range, piece, place, [&](const torch::Tensor& bytes, const torch::Tensor& known) {
-      result = result && torch::equal(bytes.cpu(), known);
-    });
-  }
-  return result;
+  if (!outline.has_read(range.begin, range.end)) return true;
+  const torch::Tensor bytes = piece.cpu();
+  return outline.agrees_with(range.begin, {static_cast<const char*>(bytes.const_data_ptr()),
+                                           static_cast<std::size_t>(range.bytes())});
 }
 
 // Reports this rank's failure to all ranks. Returns the first damage of any rank.
