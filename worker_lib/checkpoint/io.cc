@@ -258,7 +258,14 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   for (WrittenFile& file : manifest.files)
     thin_out_chain(file, kMostChainStates / manifest.files.size());
   const std::string name = manifest_name(manifest.step);
-  const std::string text = encode_manifest(manifest);
+  std::string text = encode_manifest(manifest);
+  if (text.size() > kMaxManifestBytes) {
+    for (WrittenFile& file : manifest.files) {
+      file.chain_bytes = 0;
+      file.chain.clear();
+    }
+    text = encode_manifest(manifest);
+  }
   if (text.size() > kMaxManifestBytes) {
     for (const WrittenFile& file : manifest.files) discard({file.name});
     return Error{.kind = ErrorKind::kInvalidArgument,
