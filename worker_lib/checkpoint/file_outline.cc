@@ -103,7 +103,7 @@ Result<std::string_view> FileOutline::read_part(std::string_view part) {
     into.at = at;
     into.bytes.resize(size);
     const ssize_t count = pread_all(fd_.get(), into.bytes.data(), size, at);
-    if (count < 0) return system_error("read " + path_, errno);
+    if (count < 0) return read_error(path_, errno);
     if (static_cast<std::size_t>(count) == size) return {};
     return wrong_size(path_, at + static_cast<std::size_t>(count), bytes());
   };

@@ -158,12 +158,12 @@ void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedVa
 }  // namespace
 
 RestoreTargets::RestoreTargets(const CheckpointDirectory& directory,
-                               const CheckpointManifest& manifest)
-    : file_(directory.path_of(manifest.files.front().name)), is_merged_(is_sharded(manifest)) {
+                               const CheckpointManifest& manifest,
+                               const std::vector<FileOutline>& outlines)
+    : file_(directory.path_of(manifest.files.front().name)),
+      outlines_(outlines),
+      is_merged_(is_sharded(manifest)) {
   std::vector<StateArchive> shards;
-  for (const WrittenFile& file : manifest.files)
-    outlines_.push_back(
-        value_or_throw(FileOutline::read(directory.path_of(file.name), file.bytes)));
   if (is_merged_) {
     for (const FileOutline& outline : outlines_) shards.push_back(outline.archive());
     Result<MergedArchive> merged = merge_shards(shards);
