@@ -451,7 +451,6 @@ Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
     wait();
     expect_sound_names(state);
-    const LongWait for_the_disk(impl_->group);
     Restored result;
     const std::optional<FoundCheckpoint> found = restore_newest(
         impl_->group, impl_->directory, state, result,

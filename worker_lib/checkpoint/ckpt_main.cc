@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "base/concat.h"
 #include "base/durable_directory.h"
@@ -270,16 +271,31 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
   open_checkpoint(directory, manifest, opened);
   AtomicFile file(out);
   const auto copy = [&](std::size_t i, std::uint64_t at, std::uint64_t bytes) {
-    read_pieces(directory.path_of(manifest.files[i].name), at, bytes,
-                [&](std::string_view piece) { file.write(piece.data(), piece.size()); });
+    std::uint32_t crc = 0;
+    read_pieces(directory.path_of(manifest.files[i].name), at, bytes, [&](std::string_view piece) {
+      file.write(piece.data(), piece.size());
+      crc = crc32(piece, crc);
+    });
+    return crc;
   };
+  // The bytes are read again: they may have changed since they were verified.
+  std::map<const char*, std::uint32_t> crc_at;  // by the storage's address
+  for (const auto& [key, bytes] : opened.merged.archive.storages)
+    if (const auto crc = opened.merged.crcs.find(key);
+        !bytes.empty() && crc != opened.merged.crcs.end())
+      crc_at[bytes.data()] = crc->second;
   // The bytes of tensors are not in memory, but in the file of their outline.
   std::optional<Failed> failed;
   const auto write = [&](const void* data, std::size_t bytes) {
     const std::string_view view(static_cast<const char*>(data), bytes);
     for (std::size_t i = 0; i < opened.outlines.size() && !failed; ++i)
       if (is_in(opened.outlines[i], view)) try {
-          return copy(i, opened.outlines[i].position_of(view), bytes);
+          const std::uint32_t crc = copy(i, opened.outlines[i].position_of(view), bytes);
+          if (const auto known = crc_at.find(view.data());
+              bytes > 0 && (known == crc_at.end() || known->second != crc))
+            failed = Failed{ExitCode::kUnwell,
+                            directory.path_of(manifest.files[i].name) + ": it has changed"};
+          return;
         } catch (const Failed& thrown) {
           failed = thrown;
         }
@@ -291,7 +307,10 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
            !done)
     refuse_damaged(opened.name, done.error());
   if (failed) throw *failed;
-  const Result<WrittenFile> written = file.commit();
+  const Result<WrittenFile> written =
+      file.commit(is_sharded(manifest) ? "" : manifest.files[0].sha256);
+  if (!written && written.error().kind == ErrorKind::kCorrupt)
+    refuse_damaged(opened.name, written.error());
   const std::string parent = fs::absolute(out).parent_path();
   const Result<void> flushed = written ? flush_directory(parent) : Result<void>(written.error());
   if (!flushed) refuse_files(flushed.error().message());

@@ -53,40 +53,74 @@ Result<FileOutline> FileOutline::read(const std::string& path, std::uint64_t byt
   if (*size != bytes) return wrong_size(path, *size, bytes);
   if (Result<void> done = result.range_.reserve(*size); !done)
     return std::move(done).error().within("read " + path);
-  Result<StateArchive> archive = read_state_archive(
-      result.range_.view(), RecordCrcs::kTrust,
-      [&](std::string_view part, KeepBytes keep) { return result.read_part(part, keep); });
+  Result<StateArchive> archive =
+      read_state_archive(result.range_.view(), RecordCrcs::kTrust,
+                         [&](std::string_view part) { return result.read_part(part); });
   if (!archive) return std::move(archive).error().within("read " + path);
   result.archive_ = *std::move(archive);
   result.fd_.reset();
+  result.window_ = {};
+  for (const Part& part : result.parts_) {
+    result.sorted_.push_back(&part);
+    result.longest_ = std::max(result.longest_, part.bytes.size());
+  }
+  std::ranges::sort(result.sorted_, {}, &Part::at);
   return result;
 }
 
-Result<std::string_view> FileOutline::read_part(std::string_view part, KeepBytes keep) {
+template <class Use>
+void FileOutline::for_each_part(std::uint64_t begin, std::uint64_t end, Use&& use) const {
+  const std::uint64_t first = begin - std::min<std::uint64_t>(begin, longest_);
+  for (auto part = std::ranges::lower_bound(sorted_, first, {}, &Part::at);
+       part != sorted_.end() && (*part)->at < end; ++part) {
+    const std::uint64_t from = std::max(begin, (*part)->at);
+    const std::uint64_t to = std::min(end, (*part)->at + (*part)->bytes.size());
+    if (from < to)
+      use(from, std::string_view((*part)->bytes)
+                    .substr(static_cast<std::size_t>(from - (*part)->at),
+                            static_cast<std::size_t>(to - from)));
+  }
+}
+
+bool FileOutline::has_read(std::uint64_t begin, std::uint64_t end) const {
+  bool result = false;
+  for_each_part(begin, end, [&](std::uint64_t, std::string_view) { result = true; });
+  return result;
+}
+
+bool FileOutline::agrees_with(std::uint64_t at, std::string_view bytes) const {
+  bool result = true;
+  for_each_part(at, at + bytes.size(), [&](std::uint64_t from, std::string_view known) {
+    result = result && bytes.substr(static_cast<std::size_t>(from - at), known.size()) == known;
+  });
+  return result;
+}
+
+// Small parts are near each other: they come from a window, and are kept.
+Result<std::string_view> FileOutline::read_part(std::string_view part) {
   const std::uint64_t at = position_of(part);
   const auto fill = [&](Part& into, std::size_t size) -> Result<void> {
     into.at = at;
     into.bytes.resize(size);
     const ssize_t count = pread_all(fd_.get(), into.bytes.data(), size, at);
-    if (count < 0) return system_error("read " + path_, errno);
+    if (count < 0) return read_error(path_, errno);
     if (static_cast<std::size_t>(count) == size) return {};
     return wrong_size(path_, at + static_cast<std::size_t>(count), bytes());
   };
-  if (keep == KeepBytes::kYes) {
-    parts_.emplace_back();
-    if (const Result<void> done = fill(parts_.back(), part.size()); !done) return done.error();
-    return std::string_view(parts_.back().bytes);
+  Part& kept = parts_.emplace_back();
+  if (part.size() >= kWindowBytes) {
+    if (const Result<void> done = fill(kept, part.size()); !done) return done.error();
+    return std::string_view(kept.bytes);
   }
   const bool is_in_window =
       at >= window_.at && at + part.size() <= window_.at + window_.bytes.size();
   if (!is_in_window) {
-    const std::uint64_t rest = bytes() - at;
-    const auto size = static_cast<std::size_t>(
-        std::min<std::uint64_t>(rest, std::max(part.size(), kWindowBytes)));
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(bytes() - at, kWindowBytes));
     if (const Result<void> done = fill(window_, size); !done) return done.error();
   }
-  return std::string_view(window_.bytes)
-      .substr(static_cast<std::size_t>(at - window_.at), part.size());
+  kept.at = at;
+  kept.bytes = window_.bytes.substr(static_cast<std::size_t>(at - window_.at), part.size());
+  return std::string_view(kept.bytes);
 }
 
 }  // namespace ddprun

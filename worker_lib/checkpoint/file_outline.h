@@ -38,6 +38,11 @@ class FileOutline {
     std::string bytes;
   };
   const std::deque<Part>& parts() const { return parts_; }
+  // Returns whether a part overlaps these positions.
+  bool has_read(std::uint64_t begin, std::uint64_t end) const;
+  // Returns whether the file's bytes at a position are those of the parts. What a part does not
+  // have counts as equal.
+  bool agrees_with(std::uint64_t at, std::string_view bytes) const;
 
  private:
   // Addresses without memory.
@@ -55,12 +60,17 @@ class FileOutline {
     std::size_t bytes_ = 0;
   };
 
-  Result<std::string_view> read_part(std::string_view part, KeepBytes keep);
+  Result<std::string_view> read_part(std::string_view part);
+  // Calls `use(position, bytes)` for what the parts have of these positions.
+  template <class Use>
+  void for_each_part(std::uint64_t begin, std::uint64_t end, Use&& use) const;
 
   std::string path_;
   UniqueFd fd_;
   Range range_;
-  std::deque<Part> parts_;
+  std::deque<Part> parts_;  // in the order of reading; views refer to them
+  std::vector<const Part*> sorted_;
+  std::size_t longest_ = 0;
   Part window_;  // what small parts are read from
   StateArchive archive_;
 };

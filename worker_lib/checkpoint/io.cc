@@ -83,6 +83,12 @@ Error wrong_digest(const std::string& path) {
   return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
 }
 
+Error read_error(const std::string& path, int sys_errno) {
+  Error error = system_error("read " + path, sys_errno);
+  if (sys_errno == ESTALE) error.kind = ErrorKind::kNotFound;
+  return error;
+}
+
 Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape) {
   const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
@@ -258,7 +264,14 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   for (WrittenFile& file : manifest.files)
     thin_out_chain(file, kMostChainStates / manifest.files.size());
   const std::string name = manifest_name(manifest.step);
-  const std::string text = encode_manifest(manifest);
+  std::string text = encode_manifest(manifest);
+  if (text.size() > kMaxManifestBytes) {
+    for (WrittenFile& file : manifest.files) {
+      file.chain_bytes = 0;
+      file.chain.clear();
+    }
+    text = encode_manifest(manifest);
+  }
   if (text.size() > kMaxManifestBytes) {
     for (const WrittenFile& file : manifest.files) discard({file.name});
     return Error{.kind = ErrorKind::kInvalidArgument,
@@ -351,7 +364,8 @@ Result<void> CheckpointDirectory::check_sizes(const CheckpointManifest& manifest
   return {};
 }
 
-Result<void> CheckpointDirectory::verify(const CheckpointManifest& manifest) const {
+Result<void> CheckpointDirectory::verify(const CheckpointManifest& manifest,
+                                         const std::function<void()>& on_progress) const {
   if (const Result<void> checked = check_sizes(manifest); !checked) return checked;
   // Each reader has threads of its own, so that all cores digest.
   const int count = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 16);
@@ -363,7 +377,10 @@ Result<void> CheckpointDirectory::verify(const CheckpointManifest& manifest) con
   for (bool is_done = false; !is_done;) {
     is_done = true;
     for (const auto& reader : readers)
-      if (reader->next()) is_done = false;
+      if (reader->next()) {
+        is_done = false;
+        on_progress();
+      }
   }
   for (const auto& reader : readers)
     if (reader->failure()) return *reader->failure();

@@ -45,6 +45,9 @@ inline bool is_passed_over(const Error& error) {
 Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected);
 Error wrong_digest(const std::string& path);
 
+// The error of a read. kNotFound: another machine has removed the file (ESTALE).
+Error read_error(const std::string& path, int sys_errno);
+
 // Reads a JSON file for a parser. The error is_beyond_reader() if it is larger than this program
 // reads, or exceeds `shape`. Otherwise fails as open_regular_file() and read_whole().
 Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape);
@@ -112,7 +115,9 @@ class CheckpointDirectory {
   // and kSystem name the file and its problem.
   Result<void> check_sizes(const CheckpointManifest& manifest) const;
   // Compares every byte of the files with their SHA-256, in little memory. Fails as check_sizes().
-  Result<void> verify(const CheckpointManifest& manifest) const;
+  // Calls `on_progress` after each piece.
+  Result<void> verify(
+      const CheckpointManifest& manifest, const std::function<void()>& on_progress = [] {}) const;
 
   // Returns the bytes of a file of the manifest, after a check of its size and SHA-256.
   Result<std::vector<char>> read_data(const CheckpointManifest& manifest,

@@ -1,21 +1,36 @@
 #include "worker_lib/checkpoint/piece_reader.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "base/read_all.h"
 #include "base/regular_file.h"
 
 namespace ddprun {
+namespace {
+
+// Runs a part of a task. Returns its error, or that memory ran out.
+template <class Part>
+std::optional<Error> without_throwing(const std::string& path, Part&& part) {
+  try {
+    return part();
+  } catch (const std::bad_alloc&) {
+    return read_error(path, ENOMEM);
+  }
+}
+
+}  // namespace
 
 PieceReader::PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
                          std::vector<FileRange> pieces)
     : directory_(directory), manifest_(manifest), pieces_(std::move(pieces)) {
+  std::uint64_t most = 0;
+  for (const FileRange& piece : pieces_) most = std::max(most, piece.bytes());
+  for (Slot& slot : slots_) slot.bytes.resize(static_cast<std::size_t>(most));
+  for (const WrittenFile& file : manifest_.files) paths_.push_back(directory_.path_of(file.name));
   begin_read();
-}
-
-std::string PieceReader::path_of(const FileRange& range) const {
-  return directory_.path_of(manifest_.files[range.file].name);
 }
 
 std::optional<PieceReader::Piece> PieceReader::next() {
@@ -30,7 +45,10 @@ std::optional<PieceReader::Piece> PieceReader::next() {
     return std::nullopt;
   }
   char* const data = slot.bytes.data();
-  digesting_.begin([this, range, data] { digest(range, data); });
+  digesting_.begin([this, range, data] {
+    auto failure = without_throwing(paths_[range.file], [&] { return digest(range, data); });
+    if (!digest_failure_) digest_failure_ = std::move(failure);
+  });
   begin_read();
   return Piece{range, data};
 }
@@ -38,12 +56,12 @@ std::optional<PieceReader::Piece> PieceReader::next() {
 void PieceReader::begin_read() {
   if (next_ == pieces_.size()) return;
   reading_.begin([this, range = pieces_[next_], &slot = slots_[next_ % 2]] {
-    slot.failure = read(range, slot.bytes);
+    slot.failure = without_throwing(paths_[range.file], [&] { return read(range, slot.bytes); });
   });
 }
 
 std::optional<Error> PieceReader::read(const FileRange& range, std::vector<char>& bytes) {
-  const std::string path = path_of(range);
+  const std::string& path = paths_[range.file];
   if (open_file_ != range.file) {
     Result<UniqueFd> fd = open_regular_file(path);
     if (!fd) return fd.error();
@@ -51,15 +69,14 @@ std::optional<Error> PieceReader::read(const FileRange& range, std::vector<char>
     open_file_ = range.file;
   }
   const auto size = static_cast<std::size_t>(range.bytes());
-  if (bytes.size() < size) bytes.resize(size);
   const ssize_t count = pread_all(fd_.get(), bytes.data(), size, range.begin);
-  if (count < 0) return system_error("read " + path, errno);
+  if (count < 0) return read_error(path, errno);
   if (static_cast<std::size_t>(count) == size) return std::nullopt;
   return wrong_size(path, range.begin + static_cast<std::uint64_t>(count),
                     manifest_.files[range.file].bytes);
 }
 
-void PieceReader::digest(const FileRange& range, const char* data) {
+std::optional<Error> PieceReader::digest(const FileRange& range, const char* data) {
   const WrittenFile& file = manifest_.files[range.file];
   const auto has_state = [&](std::uint64_t at) {
     return file.chain_bytes > 0 && at % file.chain_bytes == 0;
@@ -70,10 +87,11 @@ void PieceReader::digest(const FileRange& range, const char* data) {
     digest_ = std::make_unique<ChainedSha256>(state_after(file, range.begin), range.begin);
   digest_->add(data, static_cast<std::size_t>(range.bytes()));
   const bool is_last = range.end == file.bytes;
-  if (!is_last && !has_state(range.end)) return;
+  if (!is_last && !has_state(range.end)) return std::nullopt;
   const bool is_right =
       is_last ? digest_->hex() == file.sha256 : digest_->state() == state_after(file, range.end);
-  if (!is_right && !digest_failure_) digest_failure_ = wrong_digest(path_of(range));
+  if (is_right) return std::nullopt;
+  return wrong_digest(paths_[range.file]);
 }
 
 }  // namespace ddprun

@@ -12,6 +12,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -51,14 +52,14 @@ class PieceReader {
     std::optional<Error> failure;
   };
 
-  std::string path_of(const FileRange& range) const;
   void begin_read();
   std::optional<Error> read(const FileRange& range, std::vector<char>& bytes);
-  void digest(const FileRange& range, const char* data);
+  std::optional<Error> digest(const FileRange& range, const char* data);
 
   const CheckpointDirectory& directory_;
   const CheckpointManifest& manifest_;
   const std::vector<FileRange> pieces_;
+  std::vector<std::string> paths_;  // of the manifest's files
   std::size_t next_ = 0;
   std::array<Slot, 2> slots_;
   std::optional<std::size_t> open_file_;   // of the reading thread

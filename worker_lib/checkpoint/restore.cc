@@ -1,7 +1,9 @@
 #include "worker_lib/checkpoint/restore.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <limits>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -16,11 +18,13 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMostVanished = 10;  // checkpoints that vanish while they are read
+
 // Returns whether the error is about the file, so that the group is still usable.
 bool is_about_file(const DistError& error) {
   using enum DistError::Kind;
   return error.kind() == kCorrupt || error.kind() == kInvalidArgument ||
-         error.kind() == kUnsupported || error.kind() == kSystem;
+         error.kind() == kUnsupported;
 }
 
 class Restore {
@@ -31,49 +35,87 @@ class Restore {
 
   std::optional<FoundCheckpoint> run() {
     std::string overwritten_by;
-    std::int64_t bound = std::numeric_limits<std::int64_t>::max();
+    constexpr auto kNewest = std::numeric_limits<std::int64_t>::max();
+    std::int64_t bound = kNewest;
+    int vanished = 0;
     for (;;) {
       const auto found = find_common(group_, directory_, bound, options_.timeout, result_.skipped);
       if (!found) expect_damaged_for_all();
       if (!found && !overwritten_by.empty())
-        refuse(concat(kRestoring, ": ", overwritten_by,
-                      " is damaged and has overwritten a part of the state, which must not be "
-                      "trained on; no older checkpoint is whole (",
-                      result_.skipped.back(),
-                      "); to start from the beginning, use an empty directory"),
-               DistError::Kind::kCorrupt);
+        refuse(
+            concat(
+                kRestoring, ": ", overwritten_by,
+                " is damaged or gone, and has overwritten a part of the state, which must not be "
+                "trained on; no older checkpoint is whole (",
+                result_.skipped.back(), "); to start from the beginning, use an empty directory"),
+            DistError::Kind::kCorrupt);
+      if (!found && vanished > 0) refuse_vanished("no other is left");
       if (!found) return std::nullopt;
       const std::int64_t step = found->manifest.step;
       const auto damage = load(*found, overwritten_by);
       if (!damage) return found;
-      result_.skipped.push_back(concat("step ", step, ": ", *damage));
+      result_.skipped.push_back(concat("step ", step, ": ", damage->why));
+      if (damage->is_gone) {
+        // The run that writes has removed it, and has announced newer ones before that.
+        if (++vanished == kMostVanished) refuse_vanished("this has happened several times");
+        bound = kNewest;
+        continue;
+      }
       damaged_.push_back(found->manifest);
       bound = step - 1;
     }
   }
 
  private:
-  // Returns the reason if the checkpoint is damaged, the same on every rank.
-  std::optional<std::string> load(const FoundCheckpoint& found, std::string& overwritten_by) {
+  [[noreturn]] void refuse_vanished(const char* why) {
+    refuse(concat(kRestoring, ": ", directory_.path(), ": a file vanished while it was read (",
+                  result_.skipped.back(), "), and ", why,
+                  "; let the run that writes there keep more checkpoints (keep_last)"),
+           DistError::Kind::kSystem);
+  }
+
+  Result<std::vector<FileOutline>> read_outlines(const CheckpointManifest& manifest) try {
+    std::vector<FileOutline> result;
+    for (const WrittenFile& file : manifest.files) {
+      Result<FileOutline> outline = FileOutline::read(directory_.path_of(file.name), file.bytes);
+      if (!outline) return outline.error();
+      result.push_back(*std::move(outline));
+      group_.report_activity();
+    }
+    return result;
+  } catch (const std::bad_alloc&) {
+    return read_error(directory_.path(), ENOMEM);
+  }
+
+  // Returns the damage of the checkpoint, the same on every rank.
+  std::optional<Damage> load(const FoundCheckpoint& found, std::string& overwritten_by) {
+    const CheckpointManifest& manifest = found.manifest;
+    const Result<std::vector<FileOutline>> read = read_outlines(manifest);
+    // A rank's copy may be damaged where another rank reads its share. So this is damage at once.
+    std::optional<Error> damaged_outline;
+    if (!read && is_passed_over(read.error())) damaged_outline = read.error();
+    if (auto damage = agree_on_damage(group_, damaged_outline, options_.timeout)) return damage;
     std::optional<RestoreTargets> targets;
     std::vector<std::vector<Destination>> destinations;
     try {
       (void)on_every_rank(group_, kRestoring, options_.timeout, [&]() -> json {
-        targets.emplace(directory_, found.manifest);
+        if (!read) throw to_dist_error(read.error());
+        targets.emplace(directory_, manifest, *read);
         expect_loadable(state_, targets->top(), group_, options_.extra);
         destinations = targets->place(state_, group_.rank(), group_.size());
         return nullptr;
       });
     } catch (const DistError& refused) {
       // Damage may look like the checkpoint of another training.
-      if (!is_about_file(refused)) throw;
-      if (const auto damage = verify(found)) return damage;
+      if (!is_about_file(refused) || is_of_another_model(manifest)) throw;
+      if (auto damage = verify(manifest, read)) return damage;
       throw;
     }
-    if (!is_found_by_all(group_, directory_, found.manifest.step - 1))
-      if (const auto damage = verify(found)) return damage;
-    const auto damage = read_together(group_, directory_, found.manifest, targets->outlines(),
-                                      destinations, options_.timeout);
+    if (!is_found_by_all(group_, directory_, manifest.step - 1, options_.timeout))
+      if (auto damage = verify_together(group_, directory_, manifest, options_.timeout))
+        return damage;
+    auto damage =
+        read_together(group_, directory_, manifest, *read, destinations, options_.timeout);
     if (damage) {
       overwritten_by = found.file;
       return damage;
@@ -82,15 +124,38 @@ class Restore {
     return std::nullopt;
   }
 
+  // Returns whether the manifest, which has a digest of its own, is that of another model.
+  // Collective.
+  bool is_of_another_model(const CheckpointManifest& manifest) {
+    const auto answers = on_every_rank(group_, kRestoring, options_.timeout, [&]() -> json {
+      const bool has_models = state_.model || !state_.models.empty();
+      return options_.extra == ExtraNames::kRefuse && has_models && !manifest.model.empty() &&
+             manifest.model != hash_of_models(state_);
+    });
+    return std::ranges::any_of(answers, [](const json& one) { return one.get<bool>(); });
+  }
+
+  // Compares the files with their digests, and what each rank has read of them with the files.
+  std::optional<Damage> verify(const CheckpointManifest& manifest,
+                               const Result<std::vector<FileOutline>>& read) {
+    const std::vector<FileOutline> none;
+    return read_together(group_, directory_, manifest, read ? *read : none,
+                         std::vector<std::vector<Destination>>(manifest.files.size()),
+                         options_.timeout);
+  }
+
   // If the ranks see different directories, a checkpoint that one rank found damaged may be whole
   // for another one. Then the run must not start from the beginning.
   void expect_damaged_for_all() {
     if (damaged_.empty()) return;
-    json whole = "";
-    for (const CheckpointManifest& manifest : damaged_)
-      if (whole == "" && directory_.verify(manifest))
-        whole = directory_.path_of(manifest.files.front().name);
-    const std::vector<json> by_rank = group_.all_gather_object(whole, options_.timeout);
+    const auto by_rank = on_every_rank(group_, kRestoring, options_.timeout, [&]() -> json {
+      for (const CheckpointManifest& manifest : damaged_) {
+        const auto whole = directory_.verify(manifest, [&] { group_.report_activity(); });
+        if (whole) return directory_.path_of(manifest.files.front().name);
+        if (!is_passed_over(whole.error())) throw to_dist_error(whole.error());
+      }
+      return "";
+    });
     const auto reads = std::ranges::find_if(by_rank, [](const json& file) { return file != ""; });
     if (reads == by_rank.end()) return;
     const auto other = std::ranges::find(by_rank, json(""));
@@ -100,10 +165,6 @@ class Restore {
              DistError::Kind::kSystem);
     refuse_nothing_in_common(directory_, static_cast<int>(reads - by_rank.begin()), *reads,
                              static_cast<int>(other - by_rank.begin()));
-  }
-
-  std::optional<std::string> verify(const FoundCheckpoint& found) {
-    return verify_together(group_, directory_, found.manifest, options_.timeout);
   }
 
   ProcessGroup& group_;

@@ -25,7 +25,8 @@ struct RestoreOptions {
 // Fills `state` and this rank's generators. Returns the checkpoint, the same on every rank;
 // nullopt, with `state` unchanged, if there is none. result: its lines are filled. Collective.
 // Throws as find_common() and fill(). Throws kCorrupt if a damaged checkpoint has overwritten a
-// part of `state`, and no older one is whole.
+// part of `state`, and no older one is whole. Throws kSystem if checkpoints vanish while they are
+// read, and no other is found.
 std::optional<FoundCheckpoint> restore_newest(ProcessGroup& group,
                                               const CheckpointDirectory& directory,
                                               TrainingState& state, Restored& result,

@@ -34,14 +34,13 @@ void for_each_tensor(const c10::IValue& value, const Use& use) {
 
 // How a restore uses a storage of the file.
 struct Uses {
-  std::size_t all = 0;              // tensors of the file
-  std::size_t not_needed = 0;       // of them, by this rank
-  std::vector<torch::Tensor> live;  // tensors that are filled by copying all of it
+  std::set<const c10::TensorImpl*> needed;  // the file's tensors that this rank reads
+  std::vector<torch::Tensor> live;          // tensors that are filled by copying all of it
 
-  bool is_needed() const { return all > not_needed; }
+  bool is_needed() const { return !needed.empty(); }
   // Returns whether the bytes may be read into the live tensor, because nothing else needs them.
   bool is_copied_to_one() const {
-    return is_needed() && live.size() == all - not_needed &&
+    return is_needed() && live.size() == needed.size() &&
            std::ranges::all_of(live, [&](const torch::Tensor& tensor) {
              return tensor.const_data_ptr() == live[0].const_data_ptr();
            });
@@ -51,14 +50,18 @@ struct Uses {
 class UsesOfStorages {
  public:
   explicit UsesOfStorages(const c10::IValue& contents) {
-    for_each_tensor(contents, [&](const torch::Tensor& tensor) { ++of(tensor).all; });
+    for_each_tensor(contents, [&](const torch::Tensor& tensor) {
+      of(tensor).needed.insert(tensor.unsafeGetTensorImpl());
+    });
   }
 
   Uses& of(const c10::Storage& storage) { return uses_[storage.unsafeGetStorageImpl()]; }
   Uses& of(const torch::Tensor& tensor) { return of(tensor.storage()); }
 
   void not_needed(const c10::IValue& value) {
-    for_each_tensor(value, [&](const torch::Tensor& tensor) { ++of(tensor).not_needed; });
+    for_each_tensor(value, [&](const torch::Tensor& tensor) {
+      of(tensor).needed.erase(tensor.unsafeGetTensorImpl());
+    });
   }
   void filled(const torch::Tensor& own, const torch::Tensor& saved) {
     if (!own.defined() || own.layout() != torch::kStrided) return;
@@ -126,12 +129,12 @@ void mark_not_needed(UsesOfStorages& uses, const TrainingState& state, const Sav
     }
   }
   if (!state.optimizer || !states) return;
-  if (const auto owners = owners_of_states(*state.optimizer))
-    for (const auto& entry : states->dict())
-      if (entry.key().isInt() && entry.key().toInt() >= 0 &&
-          entry.key().toInt() < static_cast<std::int64_t>(owners->size()) &&
-          (*owners)[static_cast<std::size_t>(entry.key().toInt())] != rank)
-        uses.not_needed(entry.value());
+  const auto keeps = keeps_states(*state.optimizer);
+  for (const auto& entry : states->dict())
+    if (entry.key().isInt() && entry.key().toInt() >= 0 &&
+        entry.key().toInt() < static_cast<std::int64_t>(keeps.size()) &&
+        !keeps[static_cast<std::size_t>(entry.key().toInt())])
+      uses.not_needed(entry.value());
 }
 
 void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
@@ -155,12 +158,12 @@ void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedVa
 }  // namespace
 
 RestoreTargets::RestoreTargets(const CheckpointDirectory& directory,
-                               const CheckpointManifest& manifest)
-    : file_(directory.path_of(manifest.files.front().name)), is_merged_(is_sharded(manifest)) {
+                               const CheckpointManifest& manifest,
+                               const std::vector<FileOutline>& outlines)
+    : file_(directory.path_of(manifest.files.front().name)),
+      outlines_(outlines),
+      is_merged_(is_sharded(manifest)) {
   std::vector<StateArchive> shards;
-  for (const WrittenFile& file : manifest.files)
-    outlines_.push_back(
-        value_or_throw(FileOutline::read(directory.path_of(file.name), file.bytes)));
   if (is_merged_) {
     for (const FileOutline& outline : outlines_) shards.push_back(outline.archive());
     Result<MergedArchive> merged = merge_shards(shards);

@@ -27,14 +27,14 @@ namespace ddprun {
 
 class RestoreTargets {
  public:
-  // Reads the outlines of the checkpoint's files. Throws kCorrupt or kUnsupported, which name the
-  // file, for contents that cannot be read. The file may be damaged.
-  RestoreTargets(const CheckpointDirectory& directory, const CheckpointManifest& manifest);
+  // outlines: of the checkpoint's files; must outlive this. Throws kCorrupt or kUnsupported, which
+  // name the file, for contents that cannot be read. The file may be damaged.
+  RestoreTargets(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
+                 const std::vector<FileOutline>& outlines);
 
   // Returns the contents. Their tensors must not be used before read_together() has filled the
   // destinations.
   SavedValue top() const { return {contents_, file_}; }
-  const std::vector<FileOutline>& outlines() const { return outlines_; }
 
   // Gives the tensors memory, and returns where each file's bytes go. Tensors of `state` may be
   // among it: the caller has compared the contents with expect_loadable().
@@ -48,7 +48,7 @@ class RestoreTargets {
   std::vector<std::vector<Destination>> destinations() const;
 
   std::string file_;
-  std::vector<FileOutline> outlines_;
+  const std::vector<FileOutline>& outlines_;
   bool is_merged_ = false;
   StateArchive merged_;                           // of shards
   std::map<std::string, c10::Storage> storages_;  // by the archive's key

@@ -18,7 +18,7 @@ struct Search {
   std::optional<DistError> failure;
 };
 
-Search search(const CheckpointDirectory& directory, std::int64_t bound) {
+Search search(ProcessGroup& group, const CheckpointDirectory& directory, std::int64_t bound) {
   Search result;
   const auto steps = directory.steps();
   if (!steps) {
@@ -27,6 +27,7 @@ Search search(const CheckpointDirectory& directory, std::int64_t bound) {
   }
   for (const std::int64_t step : *steps) {
     if (step > bound) continue;
+    group.report_activity();
     const auto checkpoint = directory.read_manifest(step);
     const auto whole =
         checkpoint ? directory.check_sizes(checkpoint->manifest) : Result<void>(checkpoint.error());
@@ -56,7 +57,8 @@ std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
   int somebody = -1;  // a rank that can read a checkpoint
   std::string somebodys_file;
   for (;;) {
-    Search own = search(directory, bound);
+    Search own = search(group, directory, bound);
+    const LongWait for_the_others(group);
     const json reports =
         group.all_gather_object({{"step", own.found ? own.found->manifest.step : -1},
                                  {"identity", own.found ? own.found->identity : ""},
@@ -99,9 +101,14 @@ void refuse_nothing_in_common(const CheckpointDirectory& directory, int rank,
          DistError::Kind::kSystem);
 }
 
-bool is_found_by_all(ProcessGroup& group, const CheckpointDirectory& directory,
-                     std::int64_t bound) {
-  return !any_rank_requests(group, {!search(directory, bound).found})[0];
+bool is_found_by_all(ProcessGroup& group, const CheckpointDirectory& directory, std::int64_t bound,
+                     Timeout timeout) {
+  const std::vector<json> found = on_every_rank(group, kRestoring, timeout, [&]() -> json {
+    const Search own = search(group, directory, bound);
+    if (own.failure) throw *own.failure;
+    return own.found.has_value();
+  });
+  return std::ranges::all_of(found, [](const json& one) { return one.get<bool>(); });
 }
 
 }  // namespace ddprun

@@ -36,7 +36,9 @@ std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
 [[noreturn]] void refuse_nothing_in_common(const CheckpointDirectory& directory, int rank,
                                            const std::string& file, int other_rank);
 
-// Returns whether every rank sees such a checkpoint of a step up to `bound`. Collective.
-bool is_found_by_all(ProcessGroup& group, const CheckpointDirectory& directory, std::int64_t bound);
+// Returns whether every rank sees such a checkpoint of a step up to `bound`. Collective. Throws
+// kSystem as find_common().
+bool is_found_by_all(ProcessGroup& group, const CheckpointDirectory& directory, std::int64_t bound,
+                     Timeout timeout);
 
 }  // namespace ddprun

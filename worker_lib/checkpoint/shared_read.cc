@@ -63,18 +63,20 @@ class Exchange {
     if (!is_alone()) all_ = torch::zeros({group.size(), row}, options);
   }
 
-  // Sends this rank's piece, if there is one. Returns whether a rank has failed. Collective.
-  bool run(const std::optional<PieceReader::Piece>& piece, bool has_failed) {
+  // Takes this rank's piece, if there is one, for the next run().
+  void put(const std::optional<PieceReader::Piece>& piece) {
     if (group_.size() == 1) {
       alone_ = piece;
-      return has_failed;
+    } else if (piece) {
+      own_.narrow(0, 0, static_cast<std::int64_t>(piece->range.bytes()))
+          .copy_(as_tensor(piece->data, piece->range.bytes(), torch::kCPU));
     }
-    if (!is_alone() || readers_[0] == group_.rank()) {
-      if (piece)
-        own_.narrow(0, 0, static_cast<std::int64_t>(piece->range.bytes()))
-            .copy_(as_tensor(piece->data, piece->range.bytes(), torch::kCPU));
-      flag_of(own_).fill_(has_failed ? 1 : 0);
-    }
+  }
+  // Sends it. Returns whether a rank has failed. Collective.
+  bool run(bool has_failed) {
+    if (group_.size() == 1) return has_failed;
+    if (!is_alone() || readers_[0] == group_.rank()) flag_of(own_).fill_(has_failed ? 1 : 0);
+    const LongWait for_the_others(group_);
     if (is_alone()) {
       group_.broadcast(own_, {.root = readers_[0], .timeout = timeout_});
       return flag_of(own_).any().item<bool>();
@@ -140,49 +142,58 @@ void place(const FileRange& range, const torch::Tensor& piece,
 // Returns whether the outline that this rank has read has the bytes that are read now.
 bool is_as_outlined(const FileRange& range, const torch::Tensor& piece,
                     const FileOutline& outline) {
-  bool result = true;
-  for (const FileOutline::Part& part : outline.parts()) {
-    const Destination place{part.at, part.bytes.size(), const_cast<char*>(part.bytes.data())};
-    with_common(range, piece, place, [&](const torch::Tensor& bytes, const torch::Tensor& known) {
-      result = result && torch::equal(bytes.cpu(), known);
-    });
-  }
-  return result;
+  if (!outline.has_read(range.begin, range.end)) return true;
+  const torch::Tensor bytes = piece.cpu();
+  return outline.agrees_with(range.begin, {static_cast<const char*>(bytes.const_data_ptr()),
+                                           static_cast<std::size_t>(range.bytes())});
 }
 
-// Reports this rank's failure to all ranks. Returns the first damage of any rank.
-std::optional<std::string> agree(ProcessGroup& group, const std::optional<Error>& failure,
-                                 Timeout timeout) {
-  json own{{"damage", nullptr}, {"failure", nullptr}};
-  if (failure && is_passed_over(*failure))
-    own["damage"] = failure->message();
-  else if (failure)
-    own["failure"] = to_json_report(to_dist_error(*failure));
-  const std::vector<json> all = group.all_gather_object(own, timeout);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    throw_reported(all[rank].at("failure"), concat(kRestoring, ": rank ", rank, ": "));
-  for (const json& one : all)
-    if (!one.at("damage").is_null()) return one.at("damage").get<std::string>();
-  return std::nullopt;
+// Returns the exception that is being handled. It is never taken for damage.
+Error failure_in_flight() {
+  Error failure = error_in_flight(kRestoring);
+  if (is_passed_over(failure)) failure.kind = ErrorKind::kSystem;
+  return failure;
 }
 
 }  // namespace
 
-std::optional<std::string> verify_together(ProcessGroup& group,
-                                           const CheckpointDirectory& directory,
-                                           const CheckpointManifest& manifest, Timeout timeout) {
-  auto pieces = pieces_by_rank(manifest, group.size(), kPieceBytes);
-  PieceReader reader(directory, manifest,
-                     std::move(pieces[static_cast<std::size_t>(group.rank())]));
-  while (reader.next()) group.report_activity();
-  return agree(group, reader.failure(), timeout);
+std::optional<Damage> agree_on_damage(ProcessGroup& group, const std::optional<Error>& failure,
+                                      Timeout timeout) {
+  json own{{"damage", nullptr}, {"gone", false}, {"failure", nullptr}};
+  if (failure && is_passed_over(*failure)) {
+    own["damage"] = failure->message();
+    own["gone"] = failure->kind == ErrorKind::kNotFound;
+  } else if (failure) {
+    own["failure"] = to_json_report(to_dist_error(*failure));
+  }
+  const LongWait for_the_others(group);
+  const std::vector<json> all = group.all_gather_object(own, timeout);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    throw_reported(all[rank].at("failure"), concat(kRestoring, ": rank ", rank, ": "));
+  for (const bool gone : {true, false})
+    for (const json& one : all)
+      if (!one.at("damage").is_null() && one.at("gone") == gone)
+        return Damage{one.at("damage").get<std::string>(), gone};
+  return std::nullopt;
 }
 
-std::optional<std::string> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
-                                         const CheckpointManifest& manifest,
-                                         const std::vector<FileOutline>& outlines,
-                                         const std::vector<std::vector<Destination>>& destinations,
-                                         Timeout timeout) {
+std::optional<Damage> verify_together(ProcessGroup& group, const CheckpointDirectory& directory,
+                                      const CheckpointManifest& manifest, Timeout timeout) {
+  auto pieces = pieces_by_rank(manifest, group.size(), kPieceBytes);
+  std::optional<PieceReader> reader;
+  (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
+    reader.emplace(directory, manifest, std::move(pieces[static_cast<std::size_t>(group.rank())]));
+    return nullptr;
+  });
+  while (reader->next()) group.report_activity();
+  return agree_on_damage(group, reader->failure(), timeout);
+}
+
+std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
+                                    const CheckpointManifest& manifest,
+                                    const std::vector<FileOutline>& outlines,
+                                    const std::vector<std::vector<Destination>>& destinations,
+                                    Timeout timeout) {
   const std::uint64_t piece_bytes = piece_bytes_for(group.size());
   const auto pieces = pieces_by_rank(manifest, group.size(), piece_bytes);
   std::vector<int> readers;
@@ -191,27 +202,43 @@ std::optional<std::string> read_together(ProcessGroup& group, const CheckpointDi
     if (!pieces[rank].empty()) readers.push_back(static_cast<int>(rank));
     rounds = std::max(rounds, pieces[rank].size());
   }
-  PieceReader reader(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
-  Exchange exchange(group, readers, std::min(piece_bytes, largest(pieces)), timeout);
+  std::optional<Exchange> exchange;
+  std::optional<PieceReader> reader;
+  (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
+    exchange.emplace(group, readers, std::min(piece_bytes, largest(pieces)), timeout);
+    reader.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
+    return nullptr;
+  });
   std::optional<Error> failure;
-  for (std::size_t round = 0; round < rounds; ++round) {
-    const std::optional<PieceReader::Piece> own = reader.next();
-    if (!failure) failure = reader.failure();
-    if (exchange.run(own, failure.has_value())) break;
-    for (const int rank : readers) {
-      const std::vector<FileRange>& theirs = pieces[static_cast<std::size_t>(rank)];
-      if (round >= theirs.size()) continue;
-      const FileRange& range = theirs[round];
-      const torch::Tensor piece = exchange.piece_of(rank, range.bytes());
-      place(range, piece, destinations[range.file]);
-      if (!failure && !is_as_outlined(range, piece, outlines[range.file]))
-        failure = wrong_digest(directory.path_of(manifest.files[range.file].name));
+  // The other ranks learn an exception of this rank in the next round.
+  const auto keep_failure = [&](auto&& part) {
+    try {
+      part();
+    } catch (...) {
+      if (!failure) failure = failure_in_flight();
     }
+  };
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const std::optional<PieceReader::Piece> own = reader->next();
+    if (!failure) failure = reader->failure();
+    keep_failure([&] { exchange->put(own); });
+    if (exchange->run(failure.has_value())) break;
+    keep_failure([&] {
+      for (const int rank : readers) {
+        const std::vector<FileRange>& theirs = pieces[static_cast<std::size_t>(rank)];
+        if (round >= theirs.size()) continue;
+        const FileRange& range = theirs[round];
+        const torch::Tensor piece = exchange->piece_of(rank, range.bytes());
+        place(range, piece, destinations[range.file]);
+        if (!failure && !outlines.empty() && !is_as_outlined(range, piece, outlines[range.file]))
+          failure = wrong_digest(directory.path_of(manifest.files[range.file].name));
+      }
+    });
     group.report_activity();
   }
-  (void)reader.next();  // waits for the digest of the last piece
-  if (!failure) failure = reader.failure();
-  return agree(group, failure, timeout);
+  (void)reader->next();  // waits for the digest of the last piece
+  if (!failure) failure = reader->failure();
+  return agree_on_damage(group, failure, timeout);
 }
 
 }  // namespace ddprun

@@ -29,20 +29,30 @@ struct Destination {
   c10::Device device = c10::kCPU;
 };
 
-// Reads the files. Returns the reason if one is damaged or missing, the same on every rank.
-// Collective. Throws on every rank if a file cannot be read. timeout: how long the ranks wait for
+// Why a checkpoint is passed over.
+struct Damage {
+  std::string why;
+  bool is_gone = false;  // a file is missing: the run that writes may have removed it
+};
+
+// Returns the damage that a rank has met, the same on every rank. Collective. failure: this
+// rank's. Throws it on every rank unless is_passed_over(). timeout: how long the ranks wait for
 // each other's disks.
-std::optional<std::string> verify_together(ProcessGroup& group,
-                                           const CheckpointDirectory& directory,
-                                           const CheckpointManifest& manifest, Timeout timeout);
+std::optional<Damage> agree_on_damage(ProcessGroup& group, const std::optional<Error>& failure,
+                                      Timeout timeout);
+
+// Reads the files. Returns the damage, the same on every rank. Collective. Throws on every rank if
+// a file cannot be read.
+std::optional<Damage> verify_together(ProcessGroup& group, const CheckpointDirectory& directory,
+                                      const CheckpointManifest& manifest, Timeout timeout);
 
 // The same, and fills the destinations of each file. They may be different on each rank, are
-// sorted by position, and do not overlap. If the result is a reason, they are filled in part.
-// outlines: of each file. A file that has changed since its outline was read is damaged.
-std::optional<std::string> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
-                                         const CheckpointManifest& manifest,
-                                         const std::vector<FileOutline>& outlines,
-                                         const std::vector<std::vector<Destination>>& destinations,
-                                         Timeout timeout);
+// sorted by position, and do not overlap. If there is damage, they are filled in part.
+// outlines: of each file, or empty. A file that has changed since its outline was read is damaged.
+std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
+                                    const CheckpointManifest& manifest,
+                                    const std::vector<FileOutline>& outlines,
+                                    const std::vector<std::vector<Destination>>& destinations,
+                                    Timeout timeout);
 
 }  // namespace ddprun

@@ -127,13 +127,19 @@ void AtomicFile::put_on_disk() {
   if (!failure_ && calls.close(fd_.release()) != 0 && errno != EINTR) fail(errno);
 }
 
-Result<WrittenFile> AtomicFile::commit() {
+Result<WrittenFile> AtomicFile::commit(const std::string& expected) {
   put_on_disk();
-  if (!failure_ && file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  if (failure_) return *failure_;
+  const std::string sha256 = digest_.hex();
+  if (!expected.empty() && sha256 != expected)
+    return Error{.kind = ErrorKind::kCorrupt,
+                 .doing = "write " + path_,
+                 .cause = "the SHA-256 of the written bytes is not the expected one"};
+  if (file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   if (failure_) return *failure_;
   committed_ = true;
   WrittenFile written{
-      .name = path_.substr(path_.rfind('/') + 1), .bytes = bytes_, .sha256 = digest_.hex()};
+      .name = path_.substr(path_.rfind('/') + 1), .bytes = bytes_, .sha256 = sha256};
   // There is none after the last byte, which the digest itself is for.
   chain_.resize(static_cast<std::size_t>(chain_states(bytes_, kBufferBytes)) * kChainDigits);
   if (!chain_.empty()) {

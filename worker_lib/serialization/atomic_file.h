@@ -36,8 +36,9 @@ class AtomicFile {
   void write(const void* data, std::size_t bytes);
 
   // Flushes, fsyncs and renames; the caller must fsync the directory. Returns the size and
-  // digests of the written data, with the file's name without its directory.
-  Result<WrittenFile> commit();
+  // digests of the written data, with the file's name without its directory. expected: if not
+  // empty, the SHA-256 that the data must have. Otherwise kCorrupt, and no file appears.
+  Result<WrittenFile> commit(const std::string& expected = "");
   // The first, slow half of commit(): everything except the rename.
   void put_on_disk();
 

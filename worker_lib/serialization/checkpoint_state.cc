@@ -206,6 +206,12 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordC
   return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
 }
 
+void expect_memory(const torch::Tensor& tensor) {
+  if (tensor.is_cpu() && tensor.has_storage() && tensor.numel() > 0 && !tensor.storage().data())
+    refuse("a tensor of a checkpoint was not read; this is a bug of ddprun",
+           DistError::Kind::kSystem);
+}
+
 std::optional<SavedValue> SavedValue::find(const std::string& key) const {
   if (!value.isGenericDict()) return std::nullopt;
   const auto entries = value.toGenericDict();
@@ -247,6 +253,7 @@ std::vector<c10::IValue> SavedValue::list() const {
 
 torch::Tensor SavedValue::tensor() const {
   expect(value.isTensor(), "a tensor");
+  expect_memory(value.toTensor());
   return value.toTensor();
 }
 
@@ -415,6 +422,7 @@ void copy_unless_same(torch::Tensor& target, const torch::Tensor& value) {
   if (target.numel() > 0 && target.device() == value.device() &&
       target.const_data_ptr() == value.const_data_ptr() && target.strides() == value.strides())
     return;
+  expect_memory(value);
   target.copy_(value);
 }
 

@@ -73,6 +73,10 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file,
 c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
                       const std::string& file);
 
+// Throws kSystem for a tensor without memory (checkpoint/restore_targets.h), which must not be
+// read.
+void expect_memory(const torch::Tensor& tensor);
+
 // SavedValue: a value of a file. Its errors are kCorrupt and name the file and the value.
 struct SavedValue {
   c10::IValue value;

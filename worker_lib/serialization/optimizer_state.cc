@@ -238,7 +238,7 @@ struct Reader {
     const c10::IValue& value = found.value;
     const bool is_tensor = value.isTensor() && value.toTensor().numel() == 1;
     found.expect(is_tensor || value.isInt() || value.isDouble() || value.isBool(), "a number");
-    return is_tensor ? value.toTensor().item<double>() : value.toScalar().toDouble();
+    return is_tensor ? found.tensor().item<double>() : value.toScalar().toDouble();
   }
 
   void operator()(const char* key, double& value) const { value = number(key); }
@@ -301,7 +301,7 @@ struct Reader {
     } else if (found.tensor().dim() != 1 || value.toTensor().numel() != all_elements) {
       refuse_entry(found.name, "is not a vector over all parameters");
     }
-    return value.toTensor().to(parameter.device());
+    return found.tensor().to(parameter.device());
   }
 };
 
@@ -416,6 +416,14 @@ std::optional<std::vector<int>> owners_of_states(const Optimizer& optimizer) {
     for (std::size_t i = 0; i < group.params().size(); ++i)
       owners.push_back(shards->owner_of(owners.size()));
   return owners;
+}
+
+std::vector<bool> keeps_states(const Optimizer& optimizer) {
+  std::vector<bool> keeps;
+  for (const auto& group : optimizer.param_groups())
+    for (std::size_t i = 0; i < group.params().size(); ++i)
+      keeps.push_back(is_own(optimizer, keeps.size()));
+  return keeps;
 }
 
 std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {

@@ -34,6 +34,9 @@ PickleDict optimizer_state(const torch::optim::Optimizer& optimizer,
 // Returns the rank that has the state of each parameter, if the state is sharded over the ranks.
 std::optional<std::vector<int>> owners_of_states(const torch::optim::Optimizer& optimizer);
 
+// Returns for each parameter whether this rank keeps its state. Without shards: all of them.
+std::vector<bool> keeps_states(const torch::optim::Optimizer& optimizer);
+
 // Returns the entry "state" of all ranks together, on rank 0, if the optimizer's state is
 // sharded over the ranks. The call is then collective. Otherwise nullopt.
 std::optional<PickleDict> gather_optimizer_states(const torch::optim::Optimizer& optimizer);

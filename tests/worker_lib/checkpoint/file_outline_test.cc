@@ -55,6 +55,24 @@ TEST_F(FileOutlineTest, KnowsWhereStoragesAreWithoutReadingThem) {
     EXPECT_EQ(part.bytes, file.substr(part.at, part.bytes.size()));
 }
 
+// A storage's place depends on its header's lengths, which nothing else repeats.
+TEST_F(FileOutlineTest, KnowsAllBytesThatPlacesDependOn) {
+  const std::string file = archive_of(std::string(100'000, 'x'));
+  const Result<FileOutline> outline = outline_of(file, file.size());
+  ASSERT_TRUE(outline) << outline.error().message();
+  EXPECT_TRUE(outline->agrees_with(0, file));
+  const std::size_t header = file.find("PK\3\4", file.find("archive/data.pkl") + 1);
+  ASSERT_NE(header, std::string::npos);
+  for (std::size_t at = header; at < header + 30; ++at) {
+    std::string other = file;
+    other[at] = static_cast<char>(other[at] ^ 4);
+    EXPECT_FALSE(outline->agrees_with(0, other)) << at;
+    EXPECT_FALSE(outline->agrees_with(at, other.substr(at, 1))) << at;
+    EXPECT_TRUE(outline->agrees_with(at + 1, other.substr(at + 1))) << at;
+  }
+  EXPECT_FALSE(outline->has_read(file.find("xxx") + 100, file.find("xxx") + 10'000));
+}
+
 TEST_F(FileOutlineTest, AnotherSizeIsDamage) {
   const std::string file = archive_of("abc");
   for (const std::uint64_t expected : {file.size() - 1, file.size() + 1}) {

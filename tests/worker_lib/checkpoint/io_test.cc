@@ -67,6 +67,22 @@ class CheckpointIo : public testing::Test {
   CheckpointDirectory directory_{temporary_ / "a/b"};
 };
 
+// The chain only makes reading faster.
+TEST_F(CheckpointIo, AManifestThatIsTooLargeWithItsChainHasNone) {
+  WrittenFile file{.name = "step-000000000005.pt",
+                   .bytes = (std::uint64_t{1} << 16) * 64,
+                   .sha256 = std::string(64, 'a'),
+                   .chain_bytes = 64};
+  file.chain.assign(chain_states(file.bytes, file.chain_bytes) * kChainDigits, 'b');
+  const auto announced = directory_.announce(
+      CheckpointManifest{.step = 5, .data = std::string(13 << 20, 'd'), .files = {file}});
+  ASSERT_TRUE(announced) << announced.error().message();
+  const auto read = directory_.read_manifest(5);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->manifest.files[0].chain_bytes, 0u);
+  EXPECT_EQ(read->manifest, announced->manifest);
+}
+
 TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
   // The data is larger than the write buffer, and comes in pieces of irregular sizes.
   const std::string data = payload(1, (3 << 20) + 17);

@@ -6,14 +6,18 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "base/concat.h"
+#include "ddprun/zero_optimizer.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
+#include "worker_lib/checkpoint/shared_read.h"
 
 namespace ddprun {
 namespace {
@@ -123,7 +127,7 @@ TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
       Wide training(12);
       const Restored restored = CheckpointManager(group, 0, reading_).restore(training.state);
       EXPECT_EQ(restored.step, 1) << at;
-      EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr("SHA-256")));
+      EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr(file(2))));
     });
     flip_a_bit(file(2), at);
   }
@@ -192,6 +196,117 @@ TEST_F(RestoreTest, ADamagedNameIsDamageAndNotAnotherTraining) {
   });
 }
 
+// Two directories with the same checkpoints, of which rank 1's is damaged where only rank 0 reads
+// its share: in the name of a tensor, and in the end of the archive.
+TEST_F(RestoreTest, ADamagedOutlineOfOneRankIsDamage) {
+  save({1, 2}, 1);
+  const TemporaryDirectory other;
+  fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
+  const std::string copy = other / "step-000000000002.pt";
+  std::ifstream in(copy, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  for (const std::uintmax_t at : {bytes.find("weight"), bytes.size() - 22}) {
+    flip_a_bit(copy, at);
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      CheckpointOptions options = reading_;
+      if (group.rank() == 1) options.directory = other.path();
+      Wide training(1);
+      const Restored restored = CheckpointManager(group, 0, options).restore(training.state);
+      EXPECT_EQ(restored.step, 1) << at;
+      EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr(copy)));
+      EXPECT_TRUE(training.is(1));
+    });
+    flip_a_bit(copy, at);
+  }
+}
+
+// A schedule that runs `then` when a restore has read the outline and has not read the tensors.
+struct Interruption : SavedScheduler {
+  std::function<void()> then;
+  std::string class_name() const override {
+    if (then) then();
+    return "Interruption";
+  }
+  nlohmann::json state() const override { return 1; }
+  void load_state(const nlohmann::json&) override {}
+  std::vector<double> last_lr() const override { return {}; }
+};
+
+// A run that writes removes the checkpoint that this one reads.
+TEST_F(RestoreTest, ACheckpointThatVanishesIsNotTheLast) {
+  const auto name = [](int step, const char* suffix) {
+    return concat("step-00000000000", step, suffix);
+  };
+  const TemporaryDirectory elsewhere;
+  const auto move_2 = [&](const std::string& from, const std::string& to) {
+    for (const char* suffix : {".pt", ".json"})
+      fs::rename(from + "/" + name(2, suffix), to + "/" + name(2, suffix));
+  };
+  for (const bool is_replaced : {true, false})
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      Interruption schedule;
+      for (const int step : {1, 2}) {
+        Wide training(6);
+        training.fill(step);
+        training.state.scheduler = &schedule;
+        CheckpointManager(group, 0, options_).save(step, training.state);
+      }
+      Wide training(6);
+      training.state.scheduler = &schedule;
+      move_2(directory_.path(), elsewhere.path());
+      schedule.then = [&, is_first = true]() mutable {
+        if (!std::exchange(is_first, false)) return;
+        for (const char* suffix : {".json", ".pt"}) fs::remove(directory_ / name(1, suffix));
+        if (is_replaced) move_2(elsewhere.path(), directory_.path());
+      };
+      CheckpointManager manager(group, 0, reading_);
+      if (is_replaced) {
+        EXPECT_EQ(manager.restore(training.state).step, 2);
+        EXPECT_TRUE(training.is(2));
+        for (const char* suffix : {".json", ".pt"}) fs::remove(directory_ / name(2, suffix));
+      } else {
+        EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
+                          AllOf(HasSubstr(file(1)), HasSubstr("vanished")));
+      }
+    });
+}
+
+// The bytes are not read for that: they are damaged.
+TEST_F(RestoreTest, AnotherModelIsRefusedWithoutReadingTheTensors) {
+  save({1}, 2);
+  flip_a_bit(file(1), fs::file_size(file(1)) / 2);
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Wide training(1);
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, options_).restore(training.state),
+                      Kind::kInvalidArgument, HasSubstr("'weight' is"));
+  });
+}
+
+TEST_F(RestoreTest, AnExceptionOfOneRankEndsTheReadOnAllRanks) {
+  save({1}, 12);
+  const CheckpointDirectory directory(directory_.path());
+  const CheckpointManifest manifest = directory.read_manifest(1)->manifest;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    std::vector<std::vector<Destination>> destinations(1);
+    char byte = 0;
+    if (group.rank() == 1)
+      destinations[0].push_back({.at = 0, .bytes = 1, .memory = &byte, .device = c10::kXLA});
+    EXPECT_DIST_ERROR(
+        read_together(group, directory, manifest, {}, destinations, std::chrono::minutes(1)),
+        Kind::kSystem, HasSubstr("rank 1"));
+    group.barrier();
+  });
+}
+
+TEST_F(RestoreTest, AFailureOfTheSearchIsNotAnAnswer) {
+  std::ofstream(file(1)) << "a file";
+  const CheckpointDirectory no_directory(file(1));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    EXPECT_DIST_ERROR(is_found_by_all(group, no_directory, 1, std::chrono::minutes(1)),
+                      Kind::kSystem, HasSubstr(file(1)));
+  });
+}
+
 TEST_F(RestoreTest, ACheckpointOfAnotherModelChangesNothing) {
   save({1}, 2);
   ThreadWorld(2).run([&](ProcessGroup& group) {
@@ -234,6 +349,27 @@ TEST_F(RestoreTest, EachRankGetsWhatItHadStraightFromTheFile) {
     manager.restore(state);
     EXPECT_TRUE(torch::equal(state.tensors["own"], saved.tensors.at("own")));
     EXPECT_TRUE(torch::equal(state.tensors["same"], saved.tensors.at("same")));
+  });
+}
+
+// Rank 1 of the manager's group is rank 0 of the optimizer's group.
+TEST_F(RestoreTest, AZeroOptimizerOfASubgroupGetsItsState) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    ThreadWorld(1).run([&](ProcessGroup& alone) {
+      Wide training(1);
+      ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+          alone, training.net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      training.state.optimizer = &optimizer;
+      training.net->weight.mutable_grad() = torch::full_like(training.net->weight, 3);
+      optimizer.step();
+      manager.save(1, training.state);
+      optimizer.state().clear();
+      manager.restore(training.state);
+      auto& momentum = static_cast<torch::optim::SGDParamState&>(
+          *optimizer.state().at(training.net->weight.unsafeGetTensorImpl()));
+      EXPECT_TRUE((momentum.momentum_buffer() == 3).all().item<bool>());
+    });
   });
 }
 

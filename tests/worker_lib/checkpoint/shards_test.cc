@@ -165,7 +165,7 @@ TEST_F(ShardedCheckpoint, OneOfWhichAShardIsMissingOrDamagedIsPassedOverByName) 
     EXPECT_EQ(restored.step, 1);
     EXPECT_THAT(restored.skipped,
                 ElementsAre(AllOf(HasSubstr("step 3: "), HasSubstr("shard-0001.pt: No such file")),
-                            AllOf(HasSubstr("step 2: "), HasSubstr("shard-0000.pt: its SHA-256"))));
+                            AllOf(HasSubstr("step 2: "), HasSubstr("shard-0000.pt: "))));
     manager.save(4, state);
     manager.wait();
   });

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/file_calls.h"
@@ -38,6 +39,21 @@ TEST(AtomicFile, HasNoNameUntilItIsCommitted) {
     EXPECT_THAT(listing(temporary.path()), testing::Not(testing::Contains("state.pt")));
   }
   EXPECT_THAT(listing(temporary.path()), IsEmpty());
+}
+
+TEST(AtomicFile, DoesNotAppearUnlessItHasTheExpectedDigest) {
+  const TemporaryDirectory temporary;
+  for (const bool is_expected : {false, true}) {
+    AtomicFile file(temporary / "state.pt");
+    file.write("text", 4);
+    const Result<WrittenFile> written = file.commit(sha256_hex(is_expected ? "text" : "test"));
+    ASSERT_EQ(written.has_value(), is_expected);
+    if (!written) {
+      EXPECT_EQ(written.error().kind, ErrorKind::kCorrupt);
+    }
+    const auto names = listing(temporary.path());
+    EXPECT_EQ(std::ranges::count(names, std::string("state.pt")), is_expected ? 1 : 0);
+  }
 }
 
 TEST(AtomicFile, WhatWasWrittenMayChangeAtOnce) {

@@ -1,8 +1,9 @@
 // Divides the bytes of a checkpoint's files among the ranks that read them: each byte is read by
 // one rank. All ranks compute the same order, so that each knows what the others have read.
 //
-// A file with a chain (WrittenFile::chain) is divided between its states, so that each part can be
-// verified by itself. Another file is read by one rank from its beginning to its end.
+// The files with a chain (WrittenFile::chain) form a row, which is divided into one share for each
+// rank. Shares end at states of a chain, so that each part can be verified by itself. Another file
+// is read by one rank from its beginning to its end.
 //
 // Pure; any thread.
 #pragma once

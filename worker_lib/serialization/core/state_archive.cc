@@ -23,7 +23,7 @@ bool is_older_format(std::string_view file) {
 
 Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
                                         const ReadPart& read) {
-  const auto start = read(file.substr(0, kMagicBytes), KeepBytes::kNo);
+  const auto start = read(file.substr(0, kMagicBytes));
   if (!start) return start.error();
   if (is_older_format(*start))
     return wrong(
@@ -48,13 +48,13 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
   if (pickle == by_name.end())
     return wrong(ErrorKind::kCorrupt, "it has no record '" + archive.prefix + "data.pkl'");
   if (const auto found = by_name.find(archive.prefix + "byteorder"); found != by_name.end()) {
-    const auto order = read(found->second.substr(0, kMagicBytes), KeepBytes::kNo);
+    const auto order = read(found->second.substr(0, kMagicBytes));
     if (!order) return order.error();
     if (*order != "little")
       return wrong(ErrorKind::kUnsupported,
                    *order == "big" ? "its tensors are big-endian" : "its byte order is not known");
   }
-  const auto pickled = read(pickle->second, KeepBytes::kYes);
+  const auto pickled = read(pickle->second);
   if (!pickled) return pickled.error();
   Result<PickleTree> tree = unpickle(*pickled);
   if (!tree) return tree.error();

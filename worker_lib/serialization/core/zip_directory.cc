@@ -58,7 +58,7 @@ struct Directory {
 Result<Directory> find_directory(std::string_view archive, const ReadPart& read) {
   if (archive.size() < kEndBytes) return corrupt("it is too short for one");
   const std::size_t tail_bytes = std::min(archive.size(), kLocatorBytes + kEndBytes + kMaxComment);
-  const auto tail = read(archive.substr(archive.size() - tail_bytes), KeepBytes::kYes);
+  const auto tail = read(archive.substr(archive.size() - tail_bytes));
   if (!tail) return tail.error();
   const std::size_t last = tail->size() - kEndBytes;
   for (std::size_t comment = 0; comment <= std::min(last, kMaxComment); ++comment) {
@@ -70,7 +70,7 @@ Result<Directory> find_directory(std::string_view archive, const ReadPart& read)
       if (locator.is("PK\6\7")) {
         const auto place = part(archive, locator.u64(8), kEnd64Bytes);
         if (!place) return corrupt("its zip64 end record is missing");
-        const auto end64 = read(*place, KeepBytes::kNo);
+        const auto end64 = read(*place);
         if (!end64) return end64.error();
         const Fields fields(*end64);
         if (!fields.is("PK\6\6")) return corrupt("its zip64 end record is missing");
@@ -128,8 +128,7 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
   if (stored != size) return corrupt(record + " has two sizes");
   if (!part(archive, header_at, kZipLocalBytes)) return corrupt(record + " is not at its position");
   const auto header =
-      read(archive.substr(static_cast<std::size_t>(header_at), kZipLocalBytes + name.size()),
-           KeepBytes::kNo);
+      read(archive.substr(static_cast<std::size_t>(header_at), kZipLocalBytes + name.size()));
   if (!header) return header.error();
   const Fields local(*header);
   if (!local.is("PK\3\4")) return corrupt(record + " is not at its position");
@@ -147,14 +146,14 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
 
 }  // namespace
 
-Result<std::string_view> part_in_memory(std::string_view part, KeepBytes) { return part; }
+Result<std::string_view> part_in_memory(std::string_view part) { return part; }
 
 Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart& read) {
   const Result<Directory> directory = find_directory(archive, read);
   if (!directory) return directory.error();
   const auto all = part(archive, directory->at, directory->bytes);
   if (!all) return corrupt("its directory reaches beyond the end of the file");
-  const auto entries = read(*all, KeepBytes::kYes);
+  const auto entries = read(*all);
   if (!entries) return entries.error();
   std::vector<ZipRecord> records;
   std::set<std::string_view> names;

@@ -26,12 +26,10 @@ struct ZipRecord {
 };
 
 // Returns the bytes of a part of an archive, for an archive whose own bytes are not in memory
-// (checkpoint/file_outline.h). Bytes that are kept are valid as long as what returned them. The
-// others are valid until the next call.
-enum class KeepBytes { kNo, kYes };
-using ReadPart = std::function<Result<std::string_view>(std::string_view part, KeepBytes keep)>;
+// (checkpoint/file_outline.h). They are valid as long as what returned them.
+using ReadPart = std::function<Result<std::string_view>(std::string_view part)>;
 // For an archive in memory.
-Result<std::string_view> part_in_memory(std::string_view part, KeepBytes keep);
+Result<std::string_view> part_in_memory(std::string_view part);
 
 // Returns the records in the directory's order; they refer into `archive`. No two overlap, none
 // reaches beyond the archive, and all names differ. kCorrupt: the archive is damaged or cut off.
