@@ -977,6 +977,9 @@ RANKS = """
     step = restored.step
     print(f"rank {{here.rank}} at {{step}} with {{torch.rand(1).item():.6f}}", flush=True)
     {body}
+    # Without it, a thread of gloo may abort a program that ends right after a collective.
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 """
 
 
