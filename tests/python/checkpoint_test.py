@@ -964,8 +964,15 @@ class Ranks(frame.Test):
 
 
 RANKS = """
-    import os, sys, torch, ddprun
+    import atexit, os, sys, torch, ddprun
     from ddprun import checkpoint
+
+    @atexit.register
+    def destroy():
+        # Without it, a thread of gloo may abort a program that ends right after a collective.
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
     {setup}
     here = ddprun.Environment.current()
     net = torch.nn.Linear(2, 2)
@@ -977,9 +984,6 @@ RANKS = """
     step = restored.step
     print(f"rank {{here.rank}} at {{step}} with {{torch.rand(1).item():.6f}}", flush=True)
     {body}
-    # Without it, a thread of gloo may abort a program that ends right after a collective.
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 """
 
 
