@@ -249,7 +249,7 @@ class Claim:
 
 
 def _read_claim(directory: str) -> Claim:
-    """Returns the claim. One that is missing or damaged is nobody's."""
+    """Returns the claim. If it is missing or damaged, it has no owner."""
     try:
         document = json.loads(_read_json_text(f"{directory}/.claim.json"))
         claim = Claim(int(document["claim"]), int(document["generation"]), str(document["owner"]),

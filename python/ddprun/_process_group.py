@@ -513,7 +513,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _until_waited(self, work):
         """Keeps a work until its wait() or get_future(), where PyTorch does not. Returns it.
 
-        Of works that nobody waits for only the last ones are kept, as each keeps its tensors.
+        Of works without a wait only the last ones are kept, as each keeps its tensors.
         """
         if _KEEPS_WORKS:
             self._unwaited[work] = None

@@ -22,7 +22,6 @@ using boost::system::error_code;
 
 // Exchange: one request and its answer, on a connection of its own. It lives until end(), and calls
 // back at most once after the lines of a watch.
-// An answer with status 404 means a lease that is gone, unless a watch has asked.
 class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(asio::io_context& io, const EtcdClientOptions& options, HostPort member,
@@ -69,7 +68,7 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
         });
   }
 
-  // Ends it without a call back. Whoever holds a handler of it lets go.
+  // Ends it without a call back, and destroys the handlers.
   void end() {
     is_over_ = true;
     timer_.cancel();
@@ -135,12 +134,13 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
 
   void take_lines() {
     std::string& body = parser_.get().body();
+    const auto tell = on_line;  // end(), which a line may lead to, destroys the other one
     std::size_t end = 0;
     while ((end = body.find('\n')) != body.npos) {
       timer_.cancel();
       const std::string line = body.substr(0, end);
       body.erase(0, end + 1);
-      on_line(line);
+      tell(line);
       if (is_over_) return;
     }
     if (body.size() > kMaxLineBytes) return fail(ErrorKind::kProtocol, "a line has no end");
@@ -151,9 +151,11 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
   void answer() {
     const auto& response = parser_.get();
     if (response.result() == http::status::ok) return finish(std::move(parser_.get().body()));
-    const bool has_no_lease = response.result() == http::status::not_found && path_ != "/v3/watch";
+    // Other servers, and an etcd without this version of the API, answer 404, too.
+    const std::string text = etcd_error_text(response.body());
+    const bool has_no_lease = text.find("requested lease not found") != text.npos;
     fail(has_no_lease ? ErrorKind::kNotFound : ErrorKind::kStopped,
-         std::to_string(response.result_int()) + " " + etcd_error_text(response.body()));
+         std::to_string(response.result_int()) + " " + text);
   }
 
   void fail(ErrorKind kind, std::string cause) {

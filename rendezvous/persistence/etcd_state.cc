@@ -18,7 +18,8 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
         events_(std::move(events)),
         client_(std::in_place, io, options_.client),
         leadership_(std::move(rng), BootClock::now()),
-        timer_(io) {}
+        timer_(io),
+        watch_timer_(io) {}
 
   void start() {
     boost::asio::post(io_, [self = shared_from_this()] {
@@ -30,6 +31,7 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   void end() {
     is_over_ = true;
     timer_.cancel();
+    watch_timer_.cancel();
     client_.reset();
     events_ = {};
   }
@@ -152,16 +154,29 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
 
   void perform(const WatchLeaderKey& action) { watch(action.from); }
 
+  // from: 0 means the present.
   void watch(EtcdRevision from) {
+    watched_from_ = from;
     client_->watch(
         watch_leader_key(options_.prefix, from), Leadership::kTryTime,
         [self = shared_from_this()](std::string_view line) {
           const Result<WatchEvent> event = decode_watch_line(line);
           if (event && *event == WatchEvent::kDeleted)
             self->take(self->leadership_.leader_key_gone(BootClock::now()));
+          // The revision was compacted, or the member has no leader.
+          if (event && *event == WatchEvent::kEnded) self->watch_again(0);
         },
-        // Leadership checks the key now and then without a watch, and watches again.
-        [](const Error&) {});
+        [self = shared_from_this(), from](const Error&) { self->watch_again(from); });
+  }
+
+  // A standby also checks the key without a watch. A leader has only its watch.
+  void watch_again(EtcdRevision from) {
+    if (is_over_) return;
+    watch_timer_.expires_after(kWatchPause);
+    watch_timer_.async_wait(
+        [self = shared_from_this(), from, was = watched_from_](boost::system::error_code error) {
+          if (!error && !self->is_over_ && self->watched_from_ == was) self->watch(from);
+        });
   }
 
   void perform(const Lead& action) {
@@ -224,6 +239,7 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   static constexpr Duration kRetryPause = std::chrono::milliseconds(20);
+  static constexpr Duration kWatchPause = std::chrono::milliseconds(100);
 
   boost::asio::io_context& io_;
   EtcdStateOptions options_;
@@ -234,6 +250,8 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   std::uint64_t durable_ = 0;           // as it was reported
   EtcdContents contents_;               // read, until Lead
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer watch_timer_;
+  EtcdRevision watched_from_ = 0;  // of the newest watch
   std::function<void()> on_resigned_;
   bool will_write_ = false;
   bool has_trouble_ = false;

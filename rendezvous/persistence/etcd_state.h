@@ -30,7 +30,7 @@ struct EtcdStateOptions {
 struct EtcdStateEvents {
   // This service leads in this term. The image is what earlier leaders have written.
   std::function<void(EtcdRevision term, const JournalImage& image)> leads;
-  std::function<void()> suspended;  // serve nobody, but keep connections and state
+  std::function<void()> suspended;  // answer no agent, but keep connections and state
   std::function<void()> resumed;
   // Another service leads, or will. What is not durable is lost.
   std::function<void(const std::string& why)> stepped_down;

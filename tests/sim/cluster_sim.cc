@@ -74,7 +74,7 @@ struct ClusterSim::Node {
   std::vector<std::unique_ptr<Agent>> graves;  // ended agents, which late events may still name
 };
 
-ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
+ClusterSim::ClusterSim(std::uint64_t seed) : Simulation(seed) {
   const bool is_large = seed % 8 == 3;
   int node_count = 1 + static_cast<int>(rng_.below(6));
   if (is_large) node_count = kManyAgents + static_cast<int>(rng_.below(60));
@@ -125,16 +125,14 @@ SimResult ClusterSim::run() {
   // Limits how long the job may run after the last fault: a join timeout, a last call, and a few
   // runs.
   const TimePoint must_end = faults_until_ + seconds(900);
-  while (!events_.empty() && result_.violation.empty()) {
-    const Event event = events_.top();
-    events_.pop();
-    now_ = event.time;
+  while (has_events() && result_.violation.empty()) {
+    const std::function<void()> run = next_event();
     if (now_ > must_end) {
       note_who_is_left();
       violate("the job does not end although all faults are healed");
       break;
     }
-    event.run();
+    run();
     if (has_ended()) dismiss_strangers();
     if (!exited_ || !job_is_over()) continue;
     exited_ = false;
@@ -151,15 +149,6 @@ SimResult ClusterSim::run() {
 }
 
 // --- plumbing ---
-
-void ClusterSim::at(Duration delay, std::function<void()> what) {
-  events_.push({now_ + delay, next_order_++, std::move(what)});
-}
-
-Duration ClusterSim::between(int min_ms, int max_ms) {
-  return milliseconds(min_ms) + std::chrono::microseconds(rng_.below(
-                                    static_cast<std::uint64_t>(max_ms - min_ms) * 1000 + 1));
-}
 
 void ClusterSim::note(const std::string& line) {
   const auto ms = std::chrono::duration_cast<milliseconds>(now_.time_since_epoch()).count();

@@ -35,25 +35,23 @@
 // After the last fault, the job must end within a bounded time.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "base/rng.h"
 #include "launcher/supervisor/core/supervisor.h"
 #include "rendezvous/client/core/agent_link.h"
 #include "rendezvous/membership/core/job_table.h"
 #include "rendezvous/membership/core/outbox.h"
 #include "rendezvous/persistence/core/journal.h"
+#include "tests/sim/simulation.h"
 #include "tests/sim/store_sim.h"
 
 namespace ddprun::sim {
@@ -117,16 +115,7 @@ inline constexpr EnumNames<Happening, 26> kHappenings{{
     {Happening::kJobEndedWell, "jobs that ended well"},
 }};
 
-class Happenings {
- public:
-  int& operator[](Happening what) { return counts_[static_cast<std::size_t>(what)]; }
-  void operator+=(const Happenings& more) {
-    for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] += more.counts_[i];
-  }
-
- private:
-  std::array<int, kHappenings.size()> counts_{};
-};
+using Happenings = Counts<Happening, kHappenings.size()>;
 
 struct SimResult {
   std::string violation;  // empty: no invariant was violated
@@ -136,7 +125,7 @@ struct SimResult {
   int exit_code = -1;  // of the job; -1: no agent left with a verdict
 };
 
-class ClusterSim {
+class ClusterSim : private Simulation {
  public:
   explicit ClusterSim(std::uint64_t seed);
   ~ClusterSim();
@@ -150,8 +139,6 @@ class ClusterSim {
   struct Agent;
   struct Node;
 
-  void at(Duration delay, std::function<void()> what);
-  Duration between(int min_ms, int max_ms);
   void note(const std::string& line);
   void violate(const std::string& what);
 
@@ -207,21 +194,8 @@ class ClusterSim {
   void heal();
   Agent* find(std::uint64_t serial);
 
-  struct Event {
-    TimePoint time;
-    std::uint64_t order;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return time != other.time ? time > other.time : order > other.order;
-    }
-  };
-
-  Rng rng_;
-  TimePoint now_{std::chrono::seconds(1)};
   TimePoint faults_until_;
-  std::uint64_t next_order_ = 0;
   std::uint64_t next_serial_ = 1;
-  std::priority_queue<Event> events_;
   std::unique_ptr<JobTable> service_;
   bool service_is_up_ = false;
   bool is_embedded_ = false;  // what the service is told of itself

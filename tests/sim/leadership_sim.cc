@@ -21,7 +21,7 @@ std::string key_of(std::size_t job) { return "job/" + std::to_string(job); }
 }  // namespace
 
 LeadershipSim::LeadershipSim(std::uint64_t seed, Mutant mutant)
-    : rng_(seed), mutant_(mutant), faults_until_(now_ + kFaultTime) {
+    : Simulation(seed), mutant_(mutant), faults_until_(now_ + kFaultTime) {
   if (seed % 10 == 0) faults_until_ = now_;
   hosts_.resize(2 + rng_.below(3));
   lease_time_ = rng_.chance(0.8) ? Leadership::kLease : seconds(2 + rng_.below(7));
@@ -41,11 +41,9 @@ LeadershipResult LeadershipSim::run() {
   at(between(500, 3000), [this] { inject_fault(); });
   const TimePoint end = faults_until_ + kRecoveryTime;
   while (result_.violation.empty()) {
-    const Event event = events_.top();
-    events_.pop();
-    now_ = event.time;
+    const std::function<void()> run = next_event();
     if (now_ > end) break;
-    event.run();
+    run();
   }
   if (result_.violation.empty() && (!told_at_ || *told_at_ < end - seconds(1)))
     violate("no decision is told although all faults are over");
@@ -65,10 +63,6 @@ LeadershipResult LeadershipSim::run() {
 
 // --- plumbing ---
 
-void LeadershipSim::at(Duration delay, std::function<void()> what) {
-  events_.push({now_ + delay, next_order_++, std::move(what)});
-}
-
 // Runs what happens at a service, later if its process is stopped.
 void LeadershipSim::on(std::size_t index, std::function<void(Service&)> what) {
   Host& host = hosts_[index];
@@ -81,11 +75,6 @@ void LeadershipSim::on(std::size_t index, std::function<void(Service&)> what) {
   }
   what(*host.service);
   if (host.service) arm(index);
-}
-
-Duration LeadershipSim::between(int min_ms, int max_ms) {
-  return milliseconds(min_ms) + std::chrono::microseconds(rng_.below(
-                                    static_cast<std::uint64_t>(max_ms - min_ms) * 1000 + 1));
 }
 
 void LeadershipSim::note(const std::string& line) {

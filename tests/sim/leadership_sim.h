@@ -24,25 +24,22 @@
 // back.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
-#include <queue>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/enum_names.h"
-#include "base/rng.h"
 #include "rendezvous/membership/core/leadership.h"
 #include "rendezvous/persistence/core/fenced_writes.h"
+#include "tests/sim/simulation.h"
 
 namespace ddprun::sim {
 
-// Mutant: a mistake that the simulation makes on purpose. It must find each.
+// Mutant: a mistake that is planted into the simulation, which must find it.
 enum class Mutant {
   kNone,
   kNoFence,     // etcd does not compare the term
@@ -93,12 +90,12 @@ inline constexpr EnumNames<LeadershipFault, 17> kLeadershipFaults{{
 struct LeadershipResult {
   std::string violation;  // empty: no invariant was violated
   std::string trace;
-  std::array<int, kLeadershipFaults.size()> seen{};
+  Counts<LeadershipFault, kLeadershipFaults.size()> seen;
   int terms = 0;
   int decisions = 0;  // told
 };
 
-class LeadershipSim {
+class LeadershipSim : private Simulation {
  public:
   explicit LeadershipSim(std::uint64_t seed, Mutant mutant = Mutant::kNone);
 
@@ -143,21 +140,10 @@ class LeadershipSim {
     bool cut_up = false;    // etcd receives nothing
     bool cut_down = false;  // the host receives nothing
   };
-  struct Event {
-    TimePoint time;
-    std::uint64_t order;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return time != other.time ? time > other.time : order > other.order;
-    }
-  };
-
-  void at(Duration delay, std::function<void()> what);
   void on(std::size_t host, std::function<void(Service&)> what);
-  Duration between(int min_ms, int max_ms);
   void note(const std::string& line);
   void violate(const std::string& what);
-  void saw(LeadershipFault what) { ++result_.seen[static_cast<std::size_t>(what)]; }
+  void saw(LeadershipFault what) { ++result_.seen[what]; }
   bool has_faults() const { return now_ < faults_until_; }
 
   TimePoint clock_of(const Host& host) const;
@@ -185,12 +171,8 @@ class LeadershipSim {
   void expire();
   void elect();
 
-  Rng rng_;
   Mutant mutant_;
-  TimePoint now_{std::chrono::seconds(1)};
   TimePoint faults_until_;
-  std::uint64_t next_order_ = 0;
-  std::priority_queue<Event> events_;
   std::vector<Host> hosts_;
   std::map<std::string, Key> keys_;
   EtcdRevision revision_ = 0;

@@ -17,7 +17,7 @@ TEST(LeadershipSim, HoldsItsInvariantsForEverySeed) {
   const bool replay = std::getenv("DDPRUN_SIM_SEED") != nullptr;
   const std::uint64_t first = testing_support::number_from("DDPRUN_SIM_SEED", 0);
   const std::uint64_t count = replay ? 1 : testing_support::number_from("DDPRUN_SIM_SEEDS", 300);
-  std::array<int, kLeadershipFaults.size()> seen{};
+  Counts<LeadershipFault, kLeadershipFaults.size()> seen;
   int terms = 0;
   int decisions = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
@@ -26,13 +26,13 @@ TEST(LeadershipSim, HoldsItsInvariantsForEverySeed) {
         << "seed " << seed << " (replay: DDPRUN_SIM_SEED=" << seed << ")\n"
         << result.trace;
     if (replay) std::cout << result.trace;
-    for (std::size_t i = 0; i < seen.size(); ++i) seen[i] += result.seen[i];
+    seen += result.seen;
     terms += result.terms;
     decisions += result.decisions;
   }
   std::cout << count << " seeds, " << terms << " terms, " << decisions << " decisions\n";
   for (const auto& [what, name] : kLeadershipFaults) {
-    const int times = seen[static_cast<std::size_t>(what)];
+    const int times = seen[what];
     std::cout << std::setw(9) << times << "  " << name << "\n";
     EXPECT_TRUE(replay || times > 0) << "not once in all seeds: " << name;
   }

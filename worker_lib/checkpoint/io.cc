@@ -45,34 +45,6 @@ Error beyond_reader(const std::string& path, std::string cause) {
           .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
 }
 
-// Reads and digests a large file at the same time: each takes about as long as the other.
-Result<std::vector<char>> read_and_digest(const std::string& path, std::uint64_t limit,
-                                          Sha256& digest) {
-  const Result<UniqueFd> fd = open_regular_file(path);
-  if (!fd) return fd.error();
-  const Result<std::size_t> size = size_within(fd->get(), path, limit);
-  if (!size) return size.error();
-  std::vector<char> result(*size);
-  BackgroundTask digesting("ddprun-digest");  // ends before the bytes
-  std::size_t at = 0;
-  for (bool is_last = false; !is_last;) {
-    char* piece = result.data() + at;
-    const std::size_t wanted = std::min(kBufferBytes, *size - at);
-    const ssize_t got = read_all(fd->get(), piece, wanted);
-    if (got < 0) return system_error("read " + path, errno);
-    const auto bytes = static_cast<std::size_t>(got);
-    at += bytes;
-    is_last = bytes < wanted || at == *size;
-    digesting.join();
-    if (is_last)
-      digest.add(piece, bytes);
-    else
-      digesting.begin([&digest, piece, bytes] { digest.add(piece, bytes); });
-  }
-  result.resize(at);
-  return result;
-}
-
 }  // namespace
 
 Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected) {
@@ -385,29 +357,6 @@ Result<void> CheckpointDirectory::verify(const CheckpointManifest& manifest,
   for (const auto& reader : readers)
     if (reader->failure()) return *reader->failure();
   return {};
-}
-
-Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest,
-                                                         std::size_t index) const {
-  const WrittenFile& file = manifest.files[index];
-  const std::string path = path_of(file.name);
-  Sha256 digest;
-  Result<std::vector<char>> bytes = read_and_digest(path, file.bytes, digest);
-  if (!bytes) return bytes;
-  if (bytes->size() != file.bytes) return wrong_size(path, bytes->size(), file.bytes);
-  if (digest.hex() != file.sha256) return wrong_digest(path);
-  return bytes;
-}
-
-Result<std::vector<std::vector<char>>> CheckpointDirectory::read_files(
-    const CheckpointManifest& manifest) const {
-  std::vector<std::vector<char>> result;
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    Result<std::vector<char>> bytes = read_data(manifest, i);
-    if (!bytes) return bytes.error();
-    result.push_back(*std::move(bytes));
-  }
-  return result;
 }
 
 Result<void> CheckpointDirectory::forget(std::int64_t step) {

@@ -119,12 +119,6 @@ class CheckpointDirectory {
   Result<void> verify(
       const CheckpointManifest& manifest, const std::function<void()>& on_progress = [] {}) const;
 
-  // Returns the bytes of a file of the manifest, after a check of its size and SHA-256.
-  Result<std::vector<char>> read_data(const CheckpointManifest& manifest,
-                                      std::size_t file = 0) const;
-  // The same for each of its files.
-  Result<std::vector<std::vector<char>>> read_files(const CheckpointManifest& manifest) const;
-
   // Removes a checkpoint. The manifest goes first, so that the checkpoint never looks damaged.
   Result<void> forget(std::int64_t step);
 

@@ -54,8 +54,8 @@ Search search(ProcessGroup& group, const CheckpointDirectory& directory, std::in
 std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
                                            const CheckpointDirectory& directory, std::int64_t bound,
                                            Timeout timeout, std::vector<std::string>& skipped) {
-  int somebody = -1;  // a rank that can read a checkpoint
-  std::string somebodys_file;
+  int reader = -1;  // a rank that can read a checkpoint
+  std::string readable_file;
   for (;;) {
     Search own = search(group, directory, bound);
     const LongWait for_the_others(group);
@@ -70,9 +70,9 @@ std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       const json& report = reports[rank];
       throw_reported(report.at("failure"), concat(kRestoring, ": rank ", rank, ": "));
-      if (somebodys_file.empty() && report.at("step") >= 0) {
-        somebody = static_cast<int>(rank);
-        somebodys_file = report.at("file");
+      if (readable_file.empty() && report.at("step") >= 0) {
+        reader = static_cast<int>(rank);
+        readable_file = report.at("file");
       }
       candidates.push_back({report.at("step"), report.at("identity")});
       // Ranks that share a directory report the same lines; each line is kept once.
@@ -80,8 +80,8 @@ std::optional<FoundCheckpoint> find_common(ProcessGroup& group,
         if (std::ranges::find(skipped, line) == skipped.end()) skipped.push_back(line);
     }
     const RestoreRound round = agree_on_step(candidates);
-    if (round.done && round.step < 0 && !somebodys_file.empty())
-      refuse_nothing_in_common(directory, somebody, somebodys_file, round.rank);
+    if (round.done && round.step < 0 && !readable_file.empty())
+      refuse_nothing_in_common(directory, reader, readable_file, round.rank);
     if (round.done && round.step < 0) return std::nullopt;
     if (round.done) return std::move(own.found);
     skipped.push_back(concat(

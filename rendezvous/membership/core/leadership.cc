@@ -74,7 +74,7 @@ LeadershipActions Leadership::granted(std::uint64_t number, EtcdLease lease, Dur
                                       TimePoint now) {
   now_ = now;
   if (number != request_.number || state_ != State::kGranting) {
-    // Nobody uses it. Without this it would last until it runs out.
+    // It came too late to be used. Unless it is revoked, it lasts until it runs out.
     if (lease != lease_) out_.push_back(RevokeLease{lease});
     return take();
   }

@@ -15,7 +15,7 @@
 //     (rendezvous/persistence/core/fenced_writes.h). So the lease is for speed, and the comparison
 //     is for safety.
 //
-// Whoever may connect to etcd can revoke a lease. A standby revokes the leader's if it has seen
+// Every client of etcd can revoke a lease. A standby revokes the leader's if it has seen
 // that the leader's process is gone. If it was wrong, the former leader answers agents until the
 // end of its lease. A new leader therefore waits for a lease before it calls a silent node lost.
 //
@@ -126,7 +126,7 @@ class Leadership {
   LeadershipActions campaigned(std::uint64_t number, const LeaderKey& key, TimePoint now);
   // Reports that the answer to ReadState is complete and is with the owner.
   LeadershipActions state_read(std::uint64_t number, TimePoint now);
-  // Reports that a request has failed, or that nobody knows whether etcd has performed it.
+  // Reports that a request has failed, or that its outcome is not known.
   LeadershipActions failed(std::uint64_t number, TimePoint now);
   // Reports that the leader key of the newest WatchLeaderKey was deleted: its lease has run out or
   // was revoked.
@@ -170,7 +170,7 @@ class Leadership {
   void drop_lease();
   void step_down(std::string why);
   bool has_lease() const { return lease_ != 0; }
-
+  // Returns the time after the sending of a request for the lease in which this service may serve.
   Duration allowed() const { return granted_ - granted_ / kMarginShare; }
 
   TimePoint now_;          // of the event that is being handled

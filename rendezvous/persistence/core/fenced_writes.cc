@@ -74,7 +74,7 @@ void FencedWrites::refused(const FenceState& found) {
   } else if (found.chain_value == write_->chain_value) {
     written(found.chain_modified);
   } else {
-    // Only the leader of this term writes the chain key. Somebody has changed it by hand.
+    // Only the leader of this term writes the chain key, so it was changed by hand.
     is_lost_ = found.chain_modified != last_;
   }
 }

@@ -8,8 +8,8 @@
 //   - the chain key's modification revision with that of the last write. Each write replaces the
 //     chain key, so writes of one term form a chain, too. Without this, a request that was given up
 //     and arrives late could put an old value over a newer one.
-// One transaction is under way at a time. Changes that come meanwhile share the next one. If nobody
-// knows whether it was performed, it is repeated as it was: at most one of the tries succeeds. The
+// One transaction is under way at a time. Changes that come meanwhile share the next one. If
+// its outcome is not known, it is repeated as it was: at most one of the tries succeeds. The
 // chain key's value names the transaction, so a refusal tells whether an earlier try has succeeded.
 #pragma once
 
@@ -58,10 +58,11 @@ class FencedWrites {
   // Returns the transaction to perform now; nullopt: one is under way, or there is nothing to
   // write.
   std::optional<FencedWrite> next();
-  // Each transaction of next() has one report: the next three.
+  // Each transaction of next() is reported once, by one of these three functions.
+  //
   // Reports that the transaction was performed at this revision.
   void written(EtcdRevision revision);
-  // Reports that nobody knows whether it was performed. next() returns it again.
+  // Reports that its outcome is not known. next() returns it again.
   void unknown();
   // Reports that a comparison has failed, and what was found.
   void refused(const FenceState& found);

@@ -13,6 +13,7 @@
 #include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
+#include "tests/worker_lib/support/verified_data.h"
 #include "worker_lib/checkpoint/io.h"
 
 namespace ddprun {
@@ -27,6 +28,7 @@ using testing_support::FilesWithoutFsync;
 using testing_support::listing;
 using testing_support::RecordedDisk;
 using testing_support::TemporaryDirectory;
+using testing_support::verified_data;
 
 std::string random_bytes(std::uint64_t seed, std::size_t count) {
   Rng rng(seed);
@@ -55,9 +57,7 @@ Result<void> announce(CheckpointDirectory& directory, std::int64_t step, const s
 Result<std::string> load(const CheckpointDirectory& directory, std::int64_t step) {
   const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
   if (!checkpoint) return checkpoint.error();
-  const Result<std::vector<char>> data = directory.read_data(checkpoint->manifest);
-  if (!data) return data.error();
-  return std::string(data->begin(), data->end());
+  return verified_data(directory, checkpoint->manifest);
 }
 
 // --- calls that fail -----------------------------------------------------------------------------

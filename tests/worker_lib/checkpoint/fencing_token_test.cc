@@ -15,6 +15,7 @@
 #include "rendezvous/protocol/core/worker_end.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/worker_lib/support/verified_data.h"
 #include "worker_lib/checkpoint/io.h"
 
 namespace ddprun {
@@ -27,6 +28,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing_support::listing;
 using testing_support::TemporaryDirectory;
+using testing_support::verified_data;
 
 Result<AnnouncedCheckpoint> announce(CheckpointDirectory& run, std::int64_t step,
                                      const std::string& data) {
@@ -110,9 +112,9 @@ TEST_F(FencingTokens, TheNewRunsCheckpointOfTheSameStepStays) {
   EXPECT_FALSE(late);
   const auto checkpoint = new_run_.read_manifest(30);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message();
-  const auto data = new_run_.read_data(checkpoint->manifest);
+  const auto data = verified_data(new_run_, checkpoint->manifest);
   ASSERT_TRUE(data) << data.error().message();
-  EXPECT_EQ(std::string(data->begin(), data->end()), "new");
+  EXPECT_EQ(*data, "new");
 }
 
 // Without locks, a manifest may get through between the check of the claim and the rename.

@@ -17,6 +17,7 @@
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
+#include "tests/worker_lib/support/verified_data.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -32,6 +33,7 @@ using testing_support::KilledChild;
 using testing_support::listing;
 using testing_support::read_file;
 using testing_support::TemporaryDirectory;
+using testing_support::verified_data;
 
 // Returns the contents of the data file of a step in these tests.
 std::string payload(std::int64_t step, std::size_t bytes = 3000) {
@@ -102,7 +104,7 @@ TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
   EXPECT_EQ(read->manifest.generation, 2);
   EXPECT_THAT(read->manifest.files,
               ElementsAre(WrittenFile{"step-000000000005.pt", data.size(), sha256_hex(data)}));
-  const auto bytes = directory_.read_data(read->manifest);
+  const auto bytes = verified_data(directory_, read->manifest);
   ASSERT_TRUE(bytes) << bytes.error().message();
   EXPECT_TRUE(std::equal(bytes->begin(), bytes->end(), data.begin(), data.end()));
   EXPECT_THAT(listing(directory_.path()),
@@ -119,8 +121,7 @@ TEST_F(CheckpointIo, AStepThatIsSavedAgainReplacesTheFirstOne) {
   ASSERT_TRUE(announce(directory_, 5, "first"));
   ASSERT_TRUE(announce(directory_, 5, "second"));
   const auto checkpoint = directory_.read_manifest(5);
-  const auto data = directory_.read_data(checkpoint->manifest);
-  EXPECT_EQ(std::string(data->begin(), data->end()), "second");
+  EXPECT_EQ(verified_data(directory_, checkpoint->manifest).value(), "second");
   EXPECT_THAT(listing(directory_.path()),
               ElementsAre("step-000000000005-2.pt", "step-000000000005.json"));
 }
@@ -391,8 +392,8 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
     ASSERT_GE(found, told);
     ASSERT_LE(found, told + 1);  // announced, but killed before the report
     if (found > 0) {
-      const auto data = directory_.read_data(directory_.read_manifest(found)->manifest);
-      ASSERT_EQ(std::string(data->begin(), data->end()), payload(found, 20000));
+      const auto data = verified_data(directory_, directory_.read_manifest(found)->manifest);
+      ASSERT_EQ(data.value(), payload(found, 20000));
     }
     ASSERT_LE(listing(directory_.path()).size(), 2 * steps.size());
     newest = found;
