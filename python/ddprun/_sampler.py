@@ -73,6 +73,10 @@ class DistributedSampler:
         A loader with ``num_workers`` takes samples before the loop wants them. Without this method
         they would be missing after a restore.
 
+        A DataLoader draws a random number when an iteration begins. For the rest of a pass that a
+        restore continues, PyTorch's generator is left as it was: that pass has drawn its number
+        before.
+
         Raises
         ------
         ValueError
@@ -82,7 +86,7 @@ class DistributedSampler:
         self._batch_size = size or 0
         self._is_counted = True
         try:
-            for batch in loader:
+            for batch in self._begin_iteration(loader):
                 self._reached += min(size or 1, self._left(self._reached))
                 yield batch
             self._start = 0
@@ -90,6 +94,15 @@ class DistributedSampler:
             # The loader may have handed out more than the loop has got.
             self._handed_out = self._reached
             self._is_counted = False
+
+    def _begin_iteration(self, loader: Any) -> Iterator[Any]:
+        import torch
+
+        generator = torch.get_rng_state() if self._start > 0 else None
+        iteration: Iterator[Any] = iter(loader)
+        if generator is not None:
+            torch.set_rng_state(generator)
+        return iteration
 
     def __len__(self) -> int:
         """Returns the samples of this rank in this pass; before it, in the next one."""

@@ -621,6 +621,24 @@ class Sampler(frame.Test):
             self.assertEqual(len(list(sampler)), 23)
             self.assertEqual(len(list(sampler)), 23)
 
+    def test_the_rest_of_a_pass_goes_on_with_the_same_random_numbers(self):
+        # A DataLoader draws one when its iteration begins.
+        def draws(sampler, batches):
+            loader = torch.utils.data.DataLoader(range(23), batch_size=4, sampler=sampler)
+            for _ in sampler.batches(loader):
+                batches.append((torch.rand(1).item(), sampler.state_dict(), torch.get_rng_state()))
+            return batches
+
+        torch.manual_seed(5)
+        undisturbed = draws(self.samplers(1)[0], [])
+        for number, (_, position, generator) in enumerate(undisturbed):
+            sampler = self.samplers(1)[0]
+            sampler.load_state_dict(position)
+            torch.set_rng_state(generator)
+            resumed = [draw for draw, _, _ in draws(sampler, [])]
+            self.assertEqual(resumed, [draw for draw, _, _ in undisturbed[number + 1:]])
+            self.assertTrue(torch.equal(torch.get_rng_state(), undisturbed[-1][2]))
+
     def test_a_batch_sampler_is_counted_by_its_own_size(self):
         sampler = self.samplers(1)[0]
         data = torch.utils.data
