@@ -28,6 +28,7 @@ NETS = {(256, 4, 16): 0.12, (512, 7, 16): 0.08, (1024, 5, 64): 0.05}
 # Or this multiple of what an all_reduce adds to a step without overlap. There it takes longer
 # than alone, because the step has displaced the gradients from the caches.
 FLOOR = 1.5
+CALLS = ("plain", "ddp", "noop", "reduce", "within")
 
 
 def mebibytes(net: tuple) -> float:
@@ -35,26 +36,29 @@ def mebibytes(net: tuple) -> float:
     return layers * (width + 1) * width * 4 / (1 << 20)
 
 
-def measure(options, folder: pathlib.Path) -> list:
+def measure(options, folder: pathlib.Path, backends: dict, calls: tuple = CALLS) -> list:
+    """Returns the figures by net. backends: PyTorch's backend by the name of the system."""
     ranks = 2
     ours = System("ours", ranks, lambda path: [
         [options.bin.resolve() / "data_parallel_steps", "--driver", path, "--rank", rank, "--ranks",
          ranks, "--meet", folder / "ours.meet"] for rank in range(ranks)], folder,
                   {"OMP_NUM_THREADS": "1"})
     systems = {"ours": ours}
-    if not options.smoke:
+    environment = {"PYTHONPATH": str(ROOT / "python"), "DDPRUN_CPU_LIBRARY":
+                   str(options.bin.resolve().parent / "lib/libddprun_cpu.so")}
+    for name, backend in backends.items():
         try:
-            systems["pytorch"] = System("pytorch", ranks, lambda path: [
+            systems[name] = System(name, ranks, lambda path, backend=backend: [
                 [options.python, ROOT / "benchmarks/data_parallel_steps.py", "--driver", path,
-                 "--rank", rank, "--ranks", ranks, "--meet", f"file://{folder}/gloo.meet"]
-                for rank in range(ranks)], folder)
+                 "--rank", rank, "--ranks", ranks, "--meet", f"file://{folder}/{backend}.meet",
+                 "--backend", backend] for rank in range(ranks)], folder, environment)
         except (NotHere, FileNotFoundError) as why:
             print(f"PyTorch is not here: {why}", flush=True)
     records = []
     try:
         for net in NETS:
             ways = {f"{name} {call}": Way(system, call, net, options.budget_ms * 1000)
-                    for call in ("plain", "ddp", "noop", "reduce", "within")
+                    for call in calls
                     for name, system in systems.items()}
             results = interleave(ways, options.rounds)
             records.append({"net": net, **{name: result["us"] for name, result in results.items()}})
@@ -123,7 +127,8 @@ def main() -> None:
     if options.smoke:
         options.rounds, options.budget_ms = 1, 1
     with tempfile.TemporaryDirectory() as folder:
-        records = measure(options, pathlib.Path(folder))
+        records = measure(options, pathlib.Path(folder),
+                          {} if options.smoke else {"pytorch": "gloo"})
     text, about = report(records), facts(options.python)
     print("\n" + text)
     page = ROOT / "docs/measurements/data_parallel.md"
