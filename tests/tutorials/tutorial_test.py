@@ -274,6 +274,7 @@ def environment_of(arguments, folder):
     # The folder has another name each time, which ccache is told to ignore.
     return kept | {"PATH": ":".join([*map(str, path), os.environ["PATH"]]), "HOME": str(folder),
                    "PYTHONPATH": str(arguments.source.resolve() / "python"),  # as if installed
+                   "DDPRUN_CPU_LIBRARY": str(arguments.build.resolve() / "lib/libddprun_cpu.so"),
                    "LC_ALL": "C", "XDG_RUNTIME_DIR": str(folder / "run"),
                    "CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1",
                    "CCACHE_DIR": os.environ.get("CCACHE_DIR",
