@@ -1,4 +1,4 @@
-"""examples/chargpt.cc in plain PyTorch: nothing here depends on ddprun.
+"""examples/chargpt.cc in plain PyTorch: nothing here needs ddprun.
 
     torchrun --standalone --nproc-per-node=2 examples/chargpt.py --data=shakespeare.txt
 
@@ -42,6 +42,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", default=1, type=int)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
                         help="with cuda, one GPU for each rank")
+    parser.add_argument("--backend", help="of torch.distributed; ddprun needs the package ddprun; "
+                                          "default: nccl with cuda, else gloo")
     parser.add_argument("--eval-every", default=250, type=int, help="steps between validations")
     parser.add_argument("--metrics", type=pathlib.Path,
                         help="file to which a line of JSON is added for each validation")
@@ -263,7 +265,10 @@ def main() -> None:
         device = device_of_rank(options)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = options.backend or ("nccl" if device.type == "cuda" else "gloo")
+        if "ddprun" in backend:
+            import ddprun  # noqa: F401  it registers the backend
+        dist.init_process_group(backend)
     Training(options, rank, world_size).run()
     if world_size > 1:
         dist.destroy_process_group()

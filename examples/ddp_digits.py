@@ -1,4 +1,4 @@
-"""PyTorch's own DistributedDataParallel on handwritten digits: nothing here depends on ddprun.
+"""PyTorch's own DistributedDataParallel on handwritten digits: nothing here needs ddprun.
 
     ddprun --standalone --nproc-per-node=2 --max-restarts=3 \\
         examples/ddp_digits.py --checkpoint-dir=run1
@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 HERE = pathlib.Path(__file__).resolve().parent
+BACKEND_HELP = "of torch.distributed; ddprun needs the package ddprun"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -31,6 +32,7 @@ def parse_arguments() -> argparse.Namespace:
                         help="images of each worker in a step")
     parser.add_argument("--lr", default=0.05, type=float)
     parser.add_argument("--seed", default=1, type=int)
+    parser.add_argument("--backend", default="gloo", help=BACKEND_HELP)
     parser.add_argument("--checkpoint-dir", type=pathlib.Path, help="none: no checkpoints")
     parser.add_argument("--checkpoint-every", default=20, type=int,
                         help="steps between checkpoints")
@@ -90,6 +92,12 @@ def digest_of(net: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
+def form_world(backend: str) -> None:
+    if "ddprun" in backend:
+        import ddprun  # noqa: F401  it registers the backend
+    dist.init_process_group(backend)
+
+
 def accuracy(net: torch.nn.Module, digits: TensorDataset) -> float:
     images, labels = digits.tensors
     net.eval()
@@ -103,7 +111,7 @@ def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    dist.init_process_group("gloo")
+    form_world(options.backend)
     rank = dist.get_rank()
 
     train, test = read_digits(options.data, "train"), read_digits(options.data, "t10k")
@@ -156,10 +164,10 @@ def main() -> None:
                 save()
         sums = torch.tensor([loss_sum, samples], dtype=torch.float64)
         dist.all_reduce(sums)
+        seconds = time.monotonic() - start
         if rank == 0 and sums[1] > 0:
             print(f"epoch {epoch + 1:2}  loss {sums[0] / sums[1]:.4f}  test accuracy "
-                  f"{accuracy(net, test):.2f} %  {sums[1] / (time.monotonic() - start):.0f} "
-                  "samples/s", flush=True)
+                  f"{accuracy(net, test):.2f} %  {sums[1] / seconds:.0f} samples/s", flush=True)
     if step % options.checkpoint_every != 0:
         save()
 

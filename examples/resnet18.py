@@ -3,7 +3,7 @@
     torchrun --standalone --nproc-per-node=2 examples/resnet18.py
     ddprun --standalone --nproc-per-node=2 examples/resnet18.py --compare-with=run1
 
-Nothing here depends on ddprun. The options are those of examples/resnet18.cc. --compare-with names
+Nothing here needs ddprun. The options are those of examples/resnet18.cc. --compare-with names
 the folder that --record of that program has written. Then this program takes the same steps from
 the same weights on the same batches, and prints a line that continues the other program's table.
 Batch norm is the plain one, because PyTorch has no SyncBatchNorm for CPUs.
@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, relu
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from ddp_digits import HERE, accuracy, jittered, read_digits
+from ddp_digits import BACKEND_HELP, HERE, accuracy, form_world, jittered, read_digits
 
 MOMENTUM, WEIGHT_DECAY, GAMMA = 0.9, 5e-4, 0.85
 
@@ -39,6 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", default=1, type=int)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
                         help="with cuda, one GPU for each rank")
+    parser.add_argument("--backend", help=f"{BACKEND_HELP}; default: nccl with cuda, else gloo")
     parser.add_argument("--width", default=16, type=int,
                         help="channels of the first of the four stages; 64 is ResNet-18")
     parser.add_argument("--batch-norm", default="plain", choices=["plain"])
@@ -261,7 +262,7 @@ def main() -> None:
     device = device_of_rank(options)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    form_world(options.backend or ("nccl" if device.type == "cuda" else "gloo"))
     if options.compare_with:
         compare(options)
     elif options.breakdown:
