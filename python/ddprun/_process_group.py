@@ -60,6 +60,8 @@ _OLDEST_PYTORCH = (2, 2)
 # keeps it. The versions between were not tried.
 _KEEPS_WORKS = torch.__version__ < (2, 11)
 _MOST_UNWAITED = 256
+NO_RECONFIGURE = ("the backend ddprun cannot reconfigure a group (destroy it and form a new one, "
+                  "or let ddprun restart the ranks)")
 _pack = struct.Struct("PN").pack
 
 
@@ -429,6 +431,15 @@ class ProcessGroup(dist.ProcessGroup):
     _set_default_timeout = set_timeout
 
     # --- the end
+
+    # PyTorch 2.14 asks for them. The engine and PyTorch's C++ base keep rank and size of a group.
+    supports_reconfigure = False
+
+    def get_reconfigure_handle(self):
+        raise RuntimeError(NO_RECONFIGURE)
+
+    def reconfigure(self, _=None):
+        raise RuntimeError(NO_RECONFIGURE)
 
     def abort(self):
         """Ends the group on all ranks: calls in flight and later ones raise an error."""

@@ -16,6 +16,8 @@ _making = threading.local()  # backends: of the group that this thread makes, by
 def _create(options, backend_options):
     from ddprun import _process_group
 
+    if any(getattr(one, "enable_reconfigure", False) for one in (options, backend_options)):
+        raise RuntimeError(_process_group.NO_RECONFIGURE)
     if getattr(_making, "backends", None) != _HYBRID:
         return _process_group.create(options)
     from ddprun import _hybrid

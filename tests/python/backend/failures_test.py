@@ -6,6 +6,7 @@
 import datetime
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -269,6 +270,45 @@ def interrupt_forming(rank, size):
     return False
 
 
+class OlderStore:
+    """A store whose rank has another version of ddprun."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def set(self, key, value):
+        self._store.set(key, re.sub(rb"^ddprun-cpu-\d+", b"ddprun-cpu-0", value))
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+
+def meet_another_version(rank, size, file):
+    store = dist.FileStore(file, size)
+    try:
+        create(OlderStore(store) if rank == 1 else store, rank, size, "versions")
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def ask_to_reconfigure(rank, size):
+    """Returns what the group says, as PyTorch 2.14 asks it."""
+    from ddprun import _registration
+
+    group = dist.group.WORLD
+    told = [group.supports_reconfigure]
+    asked = types.SimpleNamespace(enable_reconfigure=True)
+    for call in (group.get_reconfigure_handle, lambda: group.reconfigure(None),
+                 lambda: _registration._create(asked, None)):
+        try:
+            call()
+        except RuntimeError as error:
+            told.append(str(error))
+    dist.barrier()  # the group goes on
+    return told
+
+
 def own_addresses(rank, size):
     """Returns the own addresses for masters that resolve to loopback."""
     from ddprun import _process_group
@@ -357,6 +397,20 @@ class Forming(unittest.TestCase):
     def test_an_interrupt_is_raised(self):
         self.assertEqual(run(1, interrupt_forming), [True])
 
+    def test_another_version_of_ddprun_is_one_line_on_every_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for told in run(2, meet_another_version, folder + "/store"):
+                self.assertRegex(told, r"read the address of rank [01]: it was not written by this "
+                                       r"version of ddprun \(install the same one on all hosts\)$")
+                self.assertNotIn("\n", told)
+
+    def test_a_group_is_not_reconfigured(self):
+        for can, *told in run(2, ask_to_reconfigure):
+            self.assertIs(can, False)
+            self.assertEqual(len(told), 3)
+            for text in told:
+                self.assertRegex(text, "^the backend ddprun cannot reconfigure a group \\(.*\\)$")
+
     def test_the_address_leaves_the_host_unless_the_master_is_loopback(self):
         found, is_in_range = run(1, own_addresses)[0]
         self.assertEqual(found, {"node0": "", "127.0.0.1": "127.0.0.1",
@@ -375,6 +429,13 @@ class Loading(unittest.TestCase):
             "except ImportError as error: print(error)", DDPRUN_CPU_LIBRARY="/missing.so")
         self.assertRegex(said, r"^the library of the backend ddprun cannot be loaded: "
                                r"/missing.so: .*DDPRUN_CPU_LIBRARY\)\n$")
+
+    def test_without_a_launcher_pytorch_names_the_missing_variable_in_one_line(self):
+        said = output_of(
+            "import ddprun, torch.distributed as dist\n"
+            "try: dist.init_process_group('ddprun')\n"
+            "except ValueError as error: print(error)", RANK="", WORLD_SIZE="")
+        self.assertRegex(said, "^[^\n]*environment variable RANK expected, but not set\n$")
 
     def test_an_old_pytorch_is_refused(self):
         said = output_of(
