@@ -36,7 +36,8 @@ class LaunchError(RuntimeError):
     exit_code : int
         The exit code of ddprun (``docs/reference/exit_codes.md``).
     report : dict
-        The report of ``--report-file``; empty if the job did not start.
+        The report of ``--report-file``; empty if the job did not start, and of a job on several
+        hosts without ``report_file``.
     exceptions : dict
         The exceptions of the last generation, by rank.
     results : dict
@@ -130,20 +131,22 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
             options["env"] = [*(name for name in passed if name in environment),
                               *([given] if isinstance(given, str) else given)]
             own: dict[str, Any] = {"hosts": names}
-            report_file = ""  # it would be a file of the hosts
         else:
-            report_file = os.fspath(options.pop("report_file", os.path.join(folder, _REPORT_FILE)))
+            own = {"standalone": True}
+        # Each host writes a file of this name, so it is the caller who chooses one for the hosts.
+        report_file = os.fspath(options.pop("report_file", None) or (
+            "" if is_remote else os.path.join(folder, _REPORT_FILE)))
+        if report_file:
             if os.path.isfile(report_file):
                 os.remove(report_file)  # that of an earlier job, if this one does not start
-            own = {"standalone": True, "report_file": report_file}
+            own["report_file"] = report_file
         words = to_words({**own, "nproc_per_node": nproc_per_node, "max_restarts": max_restarts,
                           **options})
         code, printed = _run([find_program(), *words, "-m", "ddprun._launched"], environment,
                              listens=is_remote)
         results = exchange.close()
         if code != 0:
-            report = {} if is_remote else _read_report(report_file)
-            _raise_failure(results, report, code, _printed_report(printed))
+            _raise_failure(results, _read_report(report_file), code, _printed_report(printed))
         return _loaded(_last_generation(results))
 
 

@@ -235,8 +235,13 @@ class Launch(frame.Test):
         self.assertRegex(str(caught.exception.__cause__), "(?s)rank 1:.*KeyError: 'key'")
         with self.assertRaisesRegex(
                 ddprun.LaunchError,
-                r"^launch: rank 1 \(.*\) was killed by SIGKILL \(ddprun ended with exit code 137"):
+                r"^launch: rank 1 \(.*\) was killed by SIGKILL \(ddprun ended with exit code 137"
+        ) as caught:
             self.hosts("node0:1,node1:1", how="kill")
+        self.assertEqual(caught.exception.report, {})
+        with self.assertRaises(ddprun.LaunchError) as caught:
+            self.hosts("node0:1,node1:1", how="kill", report_file=self.folder / "report.json")
+        self.assertEqual(caught.exception.report["exit_code_of"], "worker")
         with self.assertRaises(ValueError):
             self.hosts("node0:1,node1:1", how="raise", log_format="json", env=None)
         self.assertEqual(self.hosts("node0:1,node1:1", how="raise", max_restarts=1), [1, 1])
