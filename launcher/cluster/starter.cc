@@ -19,6 +19,7 @@
 #include "base/wait_status.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/process/command_output.h"
+#include "launcher/process/core/shell_words.h"
 #include "launcher/process/exec.h"
 #include "launcher/process/own_program.h"
 #include "launcher/process/signal_source.h"
@@ -69,16 +70,29 @@ bool signal_tasks(const std::string& job, int signal) {
 std::vector<std::string> starter_command(const ClusterPlan& plan,
                                          const std::vector<std::string>& arguments,
                                          bool takes_options) {
-  std::vector<std::string> command = plan.starter;
-  command.push_back("--job-name=" + name_of_step());
+  std::vector<std::string> variables = plan.starter_variables;
   // srun gives the step's name to its tasks. A program may name its files by the job.
-  if (const char* name = std::getenv("SLURM_JOB_NAME"))
-    command.insert(command.end(), {"env", concat("SLURM_JOB_NAME=", name)});
-  command.push_back(own_program());
-  if (takes_options) {
-    command.insert(command.end(), plan.starter_options.begin(), plan.starter_options.end());
+  if (const char* name = std::getenv("SLURM_JOB_NAME"); name && plan.starter_is_srun)
+    variables.push_back(concat("SLURM_JOB_NAME=", name));
+  std::vector<std::string> ddprun;
+  const auto append = [&](const std::vector<std::string>& words) {
+    ddprun.insert(ddprun.end(), words.begin(), words.end());
+  };
+  if (!variables.empty()) append({"env"});
+  append(variables);
+  append({own_program()});
+  if (takes_options) append(plan.starter_options);
+  append(arguments);
+
+  std::vector<std::string> command = plan.starter;
+  if (plan.starter_is_srun) {
+    command.push_back("--job-name=" + name_of_step());
+    command.insert(command.end(), ddprun.begin(), ddprun.end());
+    return command;
   }
-  command.insert(command.end(), arguments.begin(), arguments.end());
+  std::string line;
+  for (const std::string& word : ddprun) line += (line.empty() ? "" : " ") + in_shell_words(word);
+  command.push_back(line);
   return command;
 }
 
@@ -112,6 +126,10 @@ Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>&
     while (const std::optional<TakenSignal> signal = next_signal(source->get())) {
       if (signal->number == SIGCHLD) continue;
       const bool ends = std::ranges::count(kPassedSignals, signal->number) > 0;
+      if (!plan.starter_is_srun) {
+        kill(pid, signal->number);  // it passes signals on by itself
+        continue;
+      }
       // Slurm repeats SIGTERM by itself. Only a person presses Ctrl-C twice.
       const bool insists = signal->number == SIGINT && std::exchange(was_interrupted, true);
       // Before there is a step, only srun can be ended.
@@ -119,7 +137,9 @@ Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>&
     }
   }
   if (!is_started) {
-    return system_error("start srun (--nnodes=1: this node alone)", exec_errno).within(plan.name);
+    const char* const name = plan.starter_is_srun ? "srun" : command.front().c_str();
+    return system_error(concat("start ", name, " (--nnodes=1: this node alone)"), exec_errno)
+        .within(plan.name);
   }
   return exit_code_of_status(status);
 }

@@ -1,7 +1,9 @@
-// Starts one ddprun on each node of a job, through the scheduler's own command (srun).
+// Starts one ddprun on each node of a job, through the scheduler's own command: srun, or blaunch of
+// LSF.
 //
 // srun ends its tasks with SIGKILL if it gets a SIGTERM itself. So this process stands between: it
-// passes signals on to the tasks, through scancel. Seen with Slurm 22.05.
+// passes signals on to the tasks, through scancel. Seen with Slurm 22.05. blaunch gets the
+// signals itself.
 #pragma once
 
 #include <string>

@@ -17,6 +17,7 @@
 #include "base/worker_env.h"
 #include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/options/config_file.h"
+#include "launcher/process/command_output.h"
 
 namespace ddprun {
 namespace {
@@ -209,6 +210,14 @@ Error refuse_tasks(const ClusterPlan& plan) {
       .within(plan.name);
 }
 
+// Asks for the number of nodes where no variable says it.
+void ask_for_nodes(ClusterPlan& plan) {
+  constexpr Duration kPatience = std::chrono::seconds(10);
+  count_nodes(plan, plan.node_file.empty()
+                        ? output_of(plan.node_count_command, Deadline(kPatience)).text
+                        : text_of(plan.node_file));
+}
+
 // Decides what is taken from the plan. nullopt: nothing.
 Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring& wiring) {
   const bool is_wired = wiring.is_alone || wiring.is_by_hand;
@@ -260,7 +269,8 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
   Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable, is_typed());
   if (!found) return is_wired || wiring.has_one_node() ? Result<void>() : found.error();
   if (!*found) return {};
-  const ClusterPlan& plan = **found;
+  ClusterPlan& plan = **found;
+  if (plan.must_be_counted() && !is_wired && !wiring.has_one_node()) ask_for_nodes(plan);
   if (!plan.nodes_remedy.empty() && !wiring.nodes && !wiring.is_alone) {
     if (wiring.is_with_others) return invalid_argument(plan.nodes_remedy).within(plan.name);
     options.remarks.push_back(plan.name + ": trains alone: " + plan.nodes_remedy);

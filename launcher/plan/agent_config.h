@@ -50,7 +50,7 @@ struct AgentConfig : PlanOptions {
   // The number of the job of Slurm whose time limit this agent watches; empty: none. Only on node
   // rank 0.
   std::string watched_job;
-  bool saves_on_term = false;  // SIGTERM asks the workers to save (Slurm's time limit, preemption)
+  bool saves_on_term = false;  // SIGTERM asks the workers to save (of Slurm, or of a pod's node)
   Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
   std::string cluster;  // what was taken from the scheduler, in one line; empty: nothing
   std::string binding;  // how the workers are bound, in one line; empty: they are not

@@ -18,6 +18,7 @@
 #include "base/signal_names.h"
 #include "base/usable_cpus.h"
 #include "base/worker_env.h"
+#include "launcher/cluster/core/pod_names.h"
 #include "launcher/guard/run_directory.h"
 #include "launcher/machine/machine.h"
 #include "launcher/plan/binding.h"
@@ -69,7 +70,8 @@ std::string name_in_slurm(const std::string& job) {
   return array.empty() || task.empty() ? job : concat(array, "_", task);
 }
 
-// Plans what --requeue, --save-before-end and --checkpoint-signal ask for in a job of Slurm.
+// Plans what --requeue, --save-before-end and --checkpoint-signal ask for in a job of Slurm, and in
+// a pod of Kubernetes.
 void watch_time_limit(LaunchOptions& options, AgentConfig& config) {
   const std::string job = environment_text("SLURM_JOB_ID");
   const char* const given = options.requeue ? "--requeue" : "--save-before-end";
@@ -81,7 +83,8 @@ void watch_time_limit(LaunchOptions& options, AgentConfig& config) {
     if (node.empty() || node == "0") config.watched_job = name_in_slurm(job);
   }
   const int signal = options.checkpoint_signal;
-  config.saves_on_term = !job.empty() && signal != 0 && signal != SIGTERM;
+  const bool is_told_to_go_by_term = !job.empty() || is_in_pod(environment_variable);
+  config.saves_on_term = is_told_to_go_by_term && signal != 0 && signal != SIGTERM;
 }
 
 // Reports output options that name local ranks, but none of this node. Another node may have

@@ -75,6 +75,7 @@ class BadInputs : public LauncherTest {
     write("empty", "", 0755);
 
     write("zero.hosts", "node0 slots=4\nnode1 slots=0\n");
+    write("pbs_nodes", "n1\nn1\nn2\n");
     write("twice.hosts", "node0\n# the same\nme@node0 slots=2\n");
     write("key.hosts", "node0 gpus=4\n");
     write("mpi.hosts", "node0 max_slots=many\n");
@@ -485,7 +486,7 @@ env MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_SIZE=2 PMI_RANK=1 ddprun true
 env FLUX_TASK_RANK=2 FLUX_JOB_SIZE=6 FLUX_JOB_NNODES=4 FLUX_TASK_LOCAL_ID=0 ddprun true
 env PBS_JOBID=12.server PBS_NUM_NODES=4 ddprun true
 env PBS_JOBID=12.server PBS_NUM_NODES=some ddprun true
-env LSB_JOBID=77 LSB_MCPU_HOSTS='hostA 1 hostB 1 hostC 1' ddprun true
+env PBS_JOBID=12.server PBS_NODEFILE=pbs_nodes ddprun true
 env LSB_JOBID=77 LSB_MCPU_HOSTS='hostA 4 hostB 4' LSF_PM_TASKID=1 ddprun true
 env LSB_JOBID=77 LSB_MCPU_HOSTS=hostA ddprun true
 env SGE_TASK_ID=undefined JOB_ID=9 NHOSTS=2 ddprun true

@@ -164,6 +164,24 @@ def deleted_pod(test):
     check(f"the last pods succeeded: {codes(job)}", codes(job)[4:] == [0, 0])
 
 
+def deleted_without_pre_stop(test):
+    """SIGTERM alone means save and leave. So it does for a pod of an elastic job."""
+    service = test.apply("rendezvous.yaml", instead=[("--lease=30", "--lease=6")])
+    test.until("a ready service", lambda: service.pods and service.pods[0].is_ready)
+    job = test.apply("elastic-job.yaml", instead=[
+        ("- name: PET_MAX_RESTARTS", "- {name: PET_CHECKPOINT_SIGNAL, value: USR1}\n"
+                                     "            - name: PET_MAX_RESTARTS")])
+    test.until_log(job, r"rank \d of 4 begins at step 0", 4)
+    step = test.until_saved()
+    job.pod(2).delete()
+    test.until("eight pods", lambda: len(job.pods) == 8)
+    check(f"all left with 75: {codes(job)}", codes(job)[:4] == [75] * 4)
+    check("SIGTERM asked for it", "SIGTERM: the workers have 30.0 s to save" in job.log())
+    test.until_log(job, r"rank \d of 4 begins at step [1-9]", 4)
+    test.until_saved(step)
+    test.finish(job)
+
+
 def lost_pod(test):
     """A pod that was killed is made again, and joins. The other one stays."""
     job = test.apply("job.yaml")
@@ -340,7 +358,8 @@ def real_training(test):
 
 # The longest ones first.
 TESTS = [slow_image, lost_pod, elastic, without_service, host_network_of_trainjob, deleted_pod,
-         restarted_jobset, jobset, trainjob, killed_worker, host_network, no_number_of_pods]
+         deleted_without_pre_stop, restarted_jobset, jobset, trainjob, killed_worker, host_network,
+         no_number_of_pods]
 # Only by name: it needs the worker library.
 MORE_TESTS = [real_training]
 

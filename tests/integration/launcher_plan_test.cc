@@ -349,6 +349,74 @@ TEST_F(BatchScriptTest, SaysSoWhereThereIsNoSrun) {
                         "alone): No such file or directory"));
 }
 
+class OtherBatchScriptTest : public SlurmStepTest {
+ protected:
+  void write_command(const std::string& name, const std::string& script) const {
+    const std::string path = directory_.write(name, "#!/bin/sh\n" + script);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+  Variables with_commands(Variables variables) const {
+    variables.emplace_back("PATH", directory_.path() + ":" + std::getenv("PATH"));
+    return variables;
+  }
+};
+
+// blaunch of the test runs the line by a shell for each host, and passes SIGTERM on.
+TEST_F(OtherBatchScriptTest, OfLsfStartsDdprunOnEachHost) {
+  write_command("blaunch",
+                "[ \"$1 $#\" = '-z 3' ] || exit 9\nfor host in $2; do\n  n=$((n + 1))\n"
+                "  LSF_PM_TASKID=$n sh -c \"exec $3\" &\n  tasks=\"$tasks $!\"\ndone\n"
+                "trap 'kill $tasks' TERM\nuntil wait; do :; done\n");
+  const Variables script = with_commands(
+      {{"LSB_JOBID", std::to_string(getpid())}, {"LSB_MCPU_HOSTS", "127.0.0.1 2 127.0.0.2 2"}});
+  auto dry = start_task({"--dry-run", "./train", "a b"}, script);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_TRUE(std::regex_match(
+      dry->out(), std::regex("ddprun: LSF job [0-9]+: 2 nodes: blaunch -z '127.0.0.1 127.0.0.2' "
+                             "'env '.*LSB_MCPU_HOSTS=127.0.0.1 1 127.0.0.2 1.* /[^ ]*/ddprun "
+                             "\\./train .*a b.*\n")))
+      << dry->out();
+  auto job = start_task({"sh", "-c",
+                         "trap 'echo rank $RANK was told; exit 0' TERM\n"
+                         "echo \"rank $RANK of $WORLD_SIZE: $0\"; while :; do sleep 0.05; done",
+                         "a b"},
+                        script);
+  ASSERT_TRUE(job->wait_for_out("rank 0 of 2: a b")) << job->err();
+  ASSERT_TRUE(job->wait_for_out("rank 1 of 2: a b")) << job->err();
+  job->signal(SIGTERM);
+  EXPECT_TRUE(job->wait_for_out("rank 0 was told")) << job->err();
+  EXPECT_TRUE(job->wait_for_out("rank 1 was told")) << job->err();
+  job->wait();
+}
+
+TEST_F(OtherBatchScriptTest, OfPbsProIsRefusedOnSeveralNodes) {
+  const std::string file = directory_.write("nodes", "n1\nn1\nn2\n");
+  const Variables script{{"PBS_JOBID", "12.server"}, {"PBS_NODEFILE", file}};
+  for (const char* given : {"--max-restarts=1", "--nnodes=2"}) {
+    auto job = start_task({"--dry-run", given, "true"}, script);
+    EXPECT_EQ(job->wait(), 2) << job->out();
+    EXPECT_THAT(job->err(), HasSubstr("PBS job 12.server: it has 2 nodes: start ddprun on each"));
+  }
+  auto alone = start_task({"--dry-run", "--nnodes=1", "true"}, script);
+  EXPECT_EQ(alone->wait(), 0) << alone->err();
+  auto unknown =
+      start_task({"--dry-run", "true"}, {{"PBS_JOBID", "12.server"}, {"PBS_NODEFILE", "/nowhere"}});
+  EXPECT_EQ(unknown->wait(), 0);
+  EXPECT_THAT(unknown->err() + unknown->out(), HasSubstr("PBS job 12.server: trains alone: give "));
+}
+
+TEST_F(OtherBatchScriptTest, OfFluxAsksForTheNumberOfNodes) {
+  const Variables script = with_commands({{"FLUX_ENCLOSING_ID", "f3ETxsR9H"}});
+  write_command("flux", "[ \"$*\" = 'getattr size' ] && echo 4\n");
+  auto four = start_task({"--dry-run", "true"}, script);
+  EXPECT_EQ(four->wait(), 2) << four->out();
+  EXPECT_THAT(four->err(), HasSubstr("Flux job f3ETxsR9H: it has 4 nodes: start ddprun on each"));
+  write_command("flux", "echo 1\n");
+  auto one = start_task({"--dry-run", "true"}, script);
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_THAT(one->out(), HasSubstr("Flux job f3ETxsR9H: one node, 1 worker"));
+}
+
 // mpiexec -ppn 1 does not say where its first process is.
 TEST_F(SlurmStepTest, ASchedulerThatNamesNoHostNeedsOnlyAnEndpoint) {
   const Variables hydra{{"MPI_LOCALNRANKS", "1"}, {"PMI_SIZE", "2"}, {"PMI_RANK", "1"}};

@@ -230,6 +230,16 @@ TEST_F(TimeLimitTest, SigtermAsksForASaveAndDoesNotRequeue) {
   EXPECT_EQ(scontrol_calls(), "");
 }
 
+TEST_F(TimeLimitTest, SigtermInAPodAsksForASave) {
+  auto job = start({"--nproc-per-node=2", "--checkpoint-signal=USR1", "saves.py"},
+                   {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}});
+  ASSERT_TRUE(job->wait_for_out("[rank 0] listens") && job->wait_for_out("[rank 1] listens"));
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("SIGTERM: the workers have 30.0 s to save"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
+}
+
 TEST_F(TimeLimitTest, AJobThatSlurmIsEndingIsNotRequeued) {
   directory_.write("job", "COMPLETING|(null)\n");
   auto job = start_job({"--requeue=2"});

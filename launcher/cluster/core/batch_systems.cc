@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string_view>
 
 #include "base/concat.h"
@@ -19,22 +20,43 @@ ClusterPlan one_node_plan(const std::string& name, const std::string& job_id,
   return plan;
 }
 
+// NodeStarter: the words of a shell around "ddprun ..." that start it once on each node.
+struct NodeStarter {
+  const char* before;
+  const char* after;
+};
+
+// pbsdsh gives its tasks neither PATH nor directory.
+constexpr NodeStarter kTorque = {"pbsdsh -u sh -lc \"cd $PBS_O_WORKDIR; ", "\""};
+constexpr NodeStarter kPbsPro = {"pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; ", "\""};
+constexpr NodeStarter kFlux = {"flux run -N $(flux getattr size) --tasks-per-node=1 ", ""};
+constexpr NodeStarter kGridEngine = {
+    "for h in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -V $h ", " & done; wait"};
+
+constexpr std::string_view kFluxSize = "flux getattr size";  // prints the number of nodes
+
 // BatchSystem: says how many nodes a job has, but neither their names nor which of them this is.
 struct BatchSystem {
   const char* name;
   const char* sign;
   const char* job_id;
   const char* nodes;
-  const char* starter;  // starts one process on each node
+  NodeStarter starter;
 };
 
 // Torque: PBS Pro and OpenPBS do not set PBS_NUM_NODES. Source: Torque, start_exec.c; pbsdsh(1).
 // Grid Engine: SGE_TASK_ID is "undefined" in a job that is no array. Source: Son of Grid Engine,
 // exec_job.c; submit(1), "ENVIRONMENTAL VARIABLES".
 constexpr BatchSystem kSystems[] = {
-    {"PBS job", "PBS_NUM_NODES", "PBS_JOBID", "PBS_NUM_NODES", "pbsdsh -u"},
-    {"Grid Engine job", "SGE_TASK_ID", "JOB_ID", "NHOSTS", "qrsh -inherit -V HOST"},
+    {"PBS job", "PBS_NUM_NODES", "PBS_JOBID", "PBS_NUM_NODES", kTorque},
+    {"Grid Engine job", "SGE_TASK_ID", "JOB_ID", "NHOSTS", kGridEngine},
 };
+
+std::string told(const NodeStarter& starter, int nodes, std::string_view hint = "") {
+  return concat("it has ", nodes, " nodes: start ddprun on each of them, `", starter.before,
+                "ddprun --nnodes=", nodes, " --rdzv-endpoint=$(hostname):29400 ...", starter.after,
+                "`", hint, " (--nnodes=1: only this node)");
+}
 
 // A batch script runs on one node, and nothing starts ddprun on the others.
 Result<std::optional<ClusterPlan>> plan_of(const BatchSystem& system, const EnvLookup& lookup) {
@@ -44,11 +66,26 @@ Result<std::optional<ClusterPlan>> plan_of(const BatchSystem& system, const EnvL
   if (!nodes) return nodes.error();
   ClusterPlan plan = one_node_plan(system.name, *job_id, lookup);
   if (*nodes == 1) return plan;
-  return invalid_argument(concat("it has ", *nodes, " nodes: start ddprun on each of them, `",
-                                 system.starter, " ddprun --nnodes=", *nodes,
-                                 " --rdzv-endpoint=$(hostname):29400 ...` (--nnodes=1: only this ",
-                                 "node)"))
-      .within(plan.name);
+  return invalid_argument(told(system.starter, *nodes)).within(plan.name);
+}
+
+// PBS Pro and OpenPBS say the nodes in a file only. Flux says them in no variable of a batch script
+// or shell; a task of flux run is found by detect_mpi(). Source: qsub(1B) of OpenPBS, "Environment
+// variables"; flux-environment(7).
+std::optional<ClusterPlan> detect_uncounted(const EnvLookup& lookup) {
+  const std::string pbs = lookup("PBS_JOBID").value_or("");
+  const std::string file = lookup("PBS_NODEFILE").value_or("");
+  if (!pbs.empty() && !file.empty()) {
+    ClusterPlan plan = one_node_plan("PBS job", pbs, lookup);
+    plan.node_file = file;
+    return plan;
+  }
+  const std::string flux = lookup("FLUX_ENCLOSING_ID").value_or("");
+  if (flux.empty()) return std::nullopt;
+  ClusterPlan plan = one_node_plan("Flux job", flux, lookup);
+  for (const std::string_view word : split(kFluxSize, ' '))
+    plan.node_count_command.emplace_back(word);
+  return plan;
 }
 
 struct Slots {
@@ -92,15 +129,24 @@ Result<std::optional<ClusterPlan>> detect_lsf(const EnvLookup& lookup) {
   if (plan.nodes == 1) return plan;
 
   if (lookup(kTask).value_or("").empty()) {
-    return invalid_argument(concat("it has ", plan.nodes, " hosts: start ddprun on each of them, ",
-                                   "`blaunch ddprun ...` (--nnodes=1: only this host)"))
-        .within(plan.name);
+    // blaunch -z starts one task on each host, whatever its slots. Its tasks are told so. Source:
+    // IBM Spectrum LSF, blaunch(8).
+    std::string names;
+    std::string own_slots = kHosts;
+    for (const Slots& slots : *hosts) {
+      names += concat(names.empty() ? "" : " ", slots.host);
+      own_slots += concat(own_slots == kHosts ? "=" : " ", slots.host, " 1");
+    }
+    plan.starter = {"blaunch", "-z", names};
+    plan.starter_variables = {own_slots};
+    plan.starter_is_srun = false;
+    return plan;
   }
   for (const Slots& slots : *hosts) {
     if (slots.count == 1) continue;
     return invalid_argument(concat("blaunch starts ", slots.count, " tasks on ", slots.host,
-                                   ", but one ddprun starts all workers of a host: bsub -n ",
-                                   plan.nodes, " -R 'span[ptile=1]'"))
+                                   ", but one ddprun starts all workers of a host: call ddprun ",
+                                   "without blaunch, and it starts itself on each host"))
         .within(plan.name);
   }
   const Result<int> task = needed_count(lookup, kTask, kSign);
@@ -123,7 +169,30 @@ Result<std::optional<ClusterPlan>> detect_batch_job(const EnvLookup& lookup) {
   for (const BatchSystem& system : kSystems) {
     if (!lookup(system.sign).value_or("").empty()) return plan_of(system, lookup);
   }
+  if (std::optional<ClusterPlan> plan = detect_uncounted(lookup)) return plan;
   return detect_lsf(lookup);
+}
+
+void count_nodes(ClusterPlan& plan, std::string_view answer) {
+  std::vector<std::string_view> lines = split(answer, '\n');
+  std::erase(lines, "");
+  const std::size_t slots = lines.size();
+  std::ranges::sort(lines);
+  lines.erase(std::ranges::unique(lines).begin(), lines.end());
+  const bool is_pbs = !plan.node_file.empty();
+  const int hosts = static_cast<int>(lines.size());
+  const int nodes = is_pbs ? hosts : hosts == 1 ? parse_number<int>(lines.front()).value_or(0) : 0;
+  if (nodes < 1) {
+    plan.nodes_remedy = concat("give --nnodes, because ", is_pbs ? plan.node_file : kFluxSize,
+                               " does not say how many nodes the job has (1: only this node)");
+    return;
+  }
+  plan.nodes = nodes;
+  if (nodes == 1) return;
+  // pbsdsh starts a task for each slot.
+  const bool is_packed = is_pbs && slots > lines.size();
+  plan.no_starter = told(is_pbs ? kPbsPro : kFlux, nodes,
+                         is_packed ? ", with one slot on each, `qsub -l place=scatter`" : "");
 }
 
 }  // namespace ddprun

@@ -24,6 +24,7 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
     if (!found) return found;
     if (!*found) continue;
     ClusterPlan& plan = **found;
+    if (is_typed && plan.must_be_counted()) return std::nullopt;
     if (is_typed && plan.starter.empty() && plan.no_starter.empty()) {
       plan.nodes = plan.tasks = plan.own_tasks = 1;
       plan.node_rank = plan.local_task = 0;

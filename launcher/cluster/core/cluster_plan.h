@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/host_port.h"
@@ -40,15 +41,23 @@ struct ClusterPlan {
   int local_task = 0;  // which of them this process is
   std::string remedy;  // how the scheduler is told to start one task on each node
 
+  // Not empty: no variable says how many nodes there are. This file has a line with the host of
+  // each slot; or this command prints the number. The caller asks, and calls count_nodes().
+  std::string node_file;
+  std::vector<std::string> node_count_command;
+  bool must_be_counted() const { return !node_file.empty() || !node_count_command.empty(); }
+
   int cpus = 0;            // that the job has on this node; 0: the scheduler does not say
   std::string cpu_remedy;  // how the scheduler is told to let a task use them all
   std::string gpu_remedy;  // ... to let a task see the GPUs of all tasks
 
   // Not empty: the scheduler did not start this process on each node. It is the command that
-  // starts one ddprun on each, without ddprun and its arguments; and options that those ddpruns
-  // cannot take from the scheduler.
+  // starts one ddprun on each, without ddprun and its arguments; and variables (NAME=VALUE) and
+  // options that those ddpruns cannot take from the scheduler.
   std::vector<std::string> starter;
+  std::vector<std::string> starter_variables;
   std::vector<std::string> starter_options;
+  bool starter_is_srun = true;  // false: like rsh, it takes one line for a shell
   // Not empty: no command of ours can start it on each node; why, and what the user can do.
   std::string no_starter;
 };
@@ -59,6 +68,10 @@ struct ClusterPlan {
 // is_typed: a person typed this command into a shell that the scheduler started on one of the
 // nodes. The other nodes have no such command, so the plan is that of this node alone.
 Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool is_typed);
+
+// Completes a plan whose number of nodes had to be asked for. answer: what the file has, or what
+// the command printed.
+void count_nodes(ClusterPlan& plan, std::string_view answer);
 
 // Returns a remark if this process may use fewer CPUs than the job has here. Else it is empty.
 std::string remark_on_cpus(const ClusterPlan& plan, int usable_cpus);

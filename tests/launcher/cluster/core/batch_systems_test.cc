@@ -54,17 +54,65 @@ TEST(DetectBatchJob, AJobOfOneNodeGivesItsGpus) {
 
 TEST(DetectBatchJob, ABatchScriptOfSeveralNodesIsToldHowToStartOnAll) {
   EXPECT_EQ(error_of(with(kPbs, "PBS_NUM_NODES", "4")),
-            "PBS job 12.server: it has 4 nodes: start ddprun on each of them, `pbsdsh -u ddprun "
-            "--nnodes=4 --rdzv-endpoint=$(hostname):29400 ...` (--nnodes=1: only this node)");
-  EXPECT_THAT(error_of(kGridEngine), HasSubstr("Grid Engine job 4711: it has 2 nodes: start ddprun "
-                                               "on each of them, `qrsh -inherit -V HOST ddprun"));
-  EXPECT_EQ(error_of(without(kLsf, "LSF_PM_TASKID")),
-            "LSF job 77: it has 3 hosts: start ddprun on each of them, `blaunch ddprun ...` "
-            "(--nnodes=1: only this host)");
+            "PBS job 12.server: it has 4 nodes: start ddprun on each of them, `pbsdsh -u sh -lc "
+            "\"cd $PBS_O_WORKDIR; ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...\"` "
+            "(--nnodes=1: only this node)");
+  EXPECT_THAT(
+      error_of(kGridEngine),
+      HasSubstr("Grid Engine job 4711: it has 2 nodes: start ddprun on each of them, `for h "
+                "in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -V $h ddprun"));
 }
 
-// PBS Pro and OpenPBS say the nodes only in PBS_NODEFILE.
-TEST(DetectBatchJob, PbsProSaysNothing) { EXPECT_FALSE(*detect(without(kPbs, "PBS_NUM_NODES"))); }
+ClusterPlan counted_plan(const Variables& variables, std::string_view answer) {
+  ClusterPlan plan = plan_of(variables);
+  EXPECT_TRUE(plan.must_be_counted());
+  count_nodes(plan, answer);
+  return plan;
+}
+
+TEST(DetectBatchJob, PbsProSaysTheNodesInAFile) {
+  const Variables pro = without(kPbs, "PBS_NUM_NODES");
+  EXPECT_EQ(plan_of(pro).node_file, "/var/spool/torque/aux//12.server");
+  const ClusterPlan one = counted_plan(pro, "n1\nn1\n");
+  EXPECT_EQ(one.nodes, 1);
+  EXPECT_EQ(one.workers, 2);
+  EXPECT_EQ(one.no_starter + one.nodes_remedy, "");
+  const ClusterPlan two = counted_plan(pro, "n1\nn2\n");
+  EXPECT_EQ(two.no_starter,
+            "it has 2 nodes: start ddprun on each of them, `pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; "
+            "ddprun --nnodes=2 --rdzv-endpoint=$(hostname):29400 ...\"` (--nnodes=1: only this "
+            "node)");
+  EXPECT_THAT(counted_plan(pro, "n1\nn1\nn2\nn2\n").no_starter, HasSubstr("it has 2 nodes"))
+      << "slots are not nodes";
+  EXPECT_THAT(counted_plan(pro, "n1\nn1\nn2\nn2\n").no_starter, HasSubstr("one slot on each"));
+  EXPECT_THAT(counted_plan(pro, "").nodes_remedy, HasSubstr("aux//12.server does not say"));
+  EXPECT_FALSE(*detect(pro, true)) << "a shell of qsub -I";
+  EXPECT_FALSE(*detect(without(pro, "PBS_NODEFILE")));
+}
+
+// Composed from flux-environment(7): the script of `flux batch -N 4`.
+TEST(DetectBatchJob, FluxIsAsked) {
+  const Variables flux{{"FLUX_ENCLOSING_ID", "f3ETxsR9H"},
+                       {"FLUX_URI", "local:///tmp/flux-2aZq/local-0"}};
+  EXPECT_EQ(plan_of(flux).node_count_command,
+            (std::vector<std::string>{"flux", "getattr", "size"}));
+  EXPECT_EQ(counted_plan(flux, "1\n").no_starter, "");
+  const ClusterPlan four = counted_plan(flux, "4\n");
+  EXPECT_EQ(four.name, "Flux job f3ETxsR9H");
+  EXPECT_EQ(four.no_starter,
+            "it has 4 nodes: start ddprun on each of them, `flux run -N $(flux getattr size) "
+            "--tasks-per-node=1 ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...` "
+            "(--nnodes=1: only this node)");
+  EXPECT_THAT(counted_plan(flux, "flux: no broker\n").nodes_remedy, HasSubstr("give --nnodes"));
+}
+
+TEST(DetectBatchJob, ABatchScriptOfLsfStartsDdprunOnEachHost) {
+  const ClusterPlan plan =
+      plan_of(with(without(kLsf, "LSF_PM_TASKID"), "LSB_MCPU_HOSTS", "hostA 4 hostB 4"));
+  EXPECT_EQ(plan.nodes, 2);
+  EXPECT_EQ(plan.starter, (std::vector<std::string>{"blaunch", "-z", "hostA hostB"}));
+  EXPECT_EQ(plan.starter_variables, std::vector<std::string>{"LSB_MCPU_HOSTS=hostA 1 hostB 1"});
+}
 
 TEST(DetectBatchJob, AJobIdOfOthersIsNoGridEngine) {
   EXPECT_FALSE(*detect({{"JOB_ID", "4711"}, {"NHOSTS", "2"}}));
@@ -93,7 +141,7 @@ TEST(DetectBatchJob, ReadsAnLsfJobOfOneHost) {
 TEST(DetectBatchJob, RefusesSeveralTasksOnAHost) {
   EXPECT_EQ(error_of(with(kLsf, "LSB_MCPU_HOSTS", "hostA 4 hostB 4")),
             "LSF job 77: blaunch starts 4 tasks on hostA, but one ddprun starts all workers of a "
-            "host: bsub -n 2 -R 'span[ptile=1]'");
+            "host: call ddprun without blaunch, and it starts itself on each host");
 }
 
 TEST(DetectBatchJob, JsrunCountsItsOwnTasks) {
