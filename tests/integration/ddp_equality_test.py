@@ -239,7 +239,7 @@ def main() -> None:
         train_all(pathlib.Path(sys.argv[3]))
         return
     with tempfile.TemporaryDirectory() as work:
-        for ranks in (2, 4):
+        for ranks in (2, 4) if needs.whole() else (2,):
             compare_with_pytorch(ranks, binaries, sources, pathlib.Path(work))
         use_checkpoint_of_train_digits(binaries, sources, pathlib.Path(work))
 

@@ -1,6 +1,8 @@
 """Requirements of a Python test. If one is missing, the test is skipped and prints the reason."""
 import importlib.util
+import os
 import sys
+import unittest
 
 
 def skip(reason: str) -> None:
@@ -13,3 +15,12 @@ def module(name: str, remedy: str = "") -> None:
     """Skips the test if there is no such module."""
     if importlib.util.find_spec(name) is None:
         skip(f"this python has no {name}{remedy}")
+
+
+def whole() -> bool:
+    """Returns whether everything is tested, and not a sample (tests/support/whole.h)."""
+    return "DDPRUN_TEST_WHOLE" in os.environ
+
+
+# A decorator of unittest's tests that are not in the sample.
+the_whole = unittest.skipUnless(whole(), "not in the sample; the ctest NAME_whole runs it")

@@ -211,6 +211,7 @@ class ProcessGroups(unittest.TestCase):
     def test_four_ranks(self):
         self.same_keys(4)
 
+    @needs.the_whole
     def test_sixteen_ranks(self):
         with ddp_store() as server:
             keys = self.reduced_and_keys(16, server.port)

@@ -119,6 +119,7 @@ class OurClient(unittest.TestCase):
             with ddp_store() as ours, pytorch_store(use_libuv) as theirs:
                 self.assertEqual(self.probe(ours.port, *known), self.probe(theirs, *known))
 
+    @needs.the_whole
     def test_gets_the_same_under_the_stock_torchrun(self):
         port = free_port()
         known = ["list_keys"]

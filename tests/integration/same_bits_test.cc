@@ -80,7 +80,7 @@ class SameBits : public LauncherTest {
   }
 
   // All kills happen in one training, which is long enough for them.
-  const std::uint64_t planned_ = number_from("DDPRUN_SAME_BITS_KILLS", 20);
+  const std::uint64_t planned_ = number_from("DDPRUN_SAME_BITS_KILLS", 10);
   const std::uint64_t epochs_ = planned_ * kStepsForAKill / kStepsOfAnEpoch;
   std::unique_ptr<PhaseFile> phases_;  // of the latest training
 };

@@ -2,11 +2,14 @@
 """Checks how users' projects use ddprun: user_projects_test.py SOURCE_DIR BUILD_DIR TORCH_DIR
 CXX
 
-- A plain compiler command with the installed pkg-config file.
+- A plain compiler command with the installed pkg-config file. The sample only preprocesses the
+  program with these flags, and links an empty one. The whole (DDPRUN_TEST_WHOLE) builds and runs
+  the program.
 - A project that includes ddprun with FetchContent and has targets named like ddprun's
   examples.
 - Two mistakes. Each must be reported in one clear line.
 """
+import os
 import pathlib
 import shlex
 import subprocess
@@ -75,10 +78,17 @@ def check_plain_command(source, build, compiler, work):
         "PATH": "/usr/bin:/bin:/usr/local/bin", "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}))
     folder_of_libraries = next(f[2:] for f in flags if f.startswith("-L"))
     assert str(prefix.resolve()) in str(pathlib.Path(folder_of_libraries).resolve()), flags
-    program = work / "train"
-    run(compiler, source / "tests/integration/installed_package/main.cc", *flags, "-o", program)
-    assert "sum 3 over 1 rank(s)" in run(program)
-    print("a plain command with pkg-config: built and run")
+    main, program = source / "tests/integration/installed_package/main.cc", work / "train"
+    if "DDPRUN_TEST_WHOLE" in os.environ:
+        run(compiler, main, *flags, "-o", program)
+        assert "sum 3 over 1 rank(s)" in run(program)
+        print("a plain command with pkg-config: built and run")
+        return
+    run(compiler, "-E", main, *flags, "-o", work / "train.ii")
+    (work / "empty.cc").write_text("int main() {}")
+    run(compiler, work / "empty.cc", *flags, "-Wl,--no-as-needed", "-o", program)
+    run(program)
+    print("a plain command with pkg-config: the headers are found; an empty program links and runs")
 
 
 def main():

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/job_workers.h"
 
@@ -43,6 +45,27 @@ TEST(Readme, TheyAreAtMostTwelve) {
   };
   EXPECT_THAT(begin_with('+'), testing::AllOf(testing::Gt(0), testing::Le(12)));
   EXPECT_LE(begin_with('-'), begin_with('+')) << "a line that goes away is a change, too";
+}
+
+// Returns the program in `text` without comments.
+std::vector<std::string> program_in(const std::string& text) {
+  const std::string program = text.substr(text.find("#include"));
+  return lines_of(std::regex_replace(program, std::regex("\\s*//.*"), ""));
+}
+
+// tutorial.fault_tolerant_training, which builds and runs that program, has the label long.
+TEST(Readme, TheTutorialShowsTheSameProgramButForEpochsAndOutput) {
+  const std::string page = read_file(kSource + "/docs/tutorials/fault_tolerant_training.md");
+  const std::size_t begin = page.find("```cpp\n");
+  const std::vector<std::string> shown =
+      program_in(page.substr(begin, page.find("```\n", begin + 7) - begin));
+  const std::vector<std::string> after = program_in(read_file(kSource + "/tests/readme/after.cc"));
+  ASSERT_EQ(shown.size(), after.size());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const bool may_differ =
+        after[i].find("epoch < 40") != after[i].npos || after[i].find("cout") != after[i].npos;
+    EXPECT_TRUE(may_differ || shown[i] == after[i]) << shown[i] << "\n" << after[i];
+  }
 }
 
 using ReadmeTraining = LauncherTest;

@@ -1,6 +1,7 @@
 # Installs ddprun from BUILD_DIR, or takes the one in PREFIX. Then builds the project in this
 # folder against it with COMPONENT (worker or worker_cuda), outside the tree, and runs its
-# program. With EXPECT_MISSING: the request for the component must fail with that text.
+# program. With EXPECT_MISSING: the request for the component must fail with that text. With
+# CONFIGURE_ONLY: the program is not built.
 execute_process(COMMAND mktemp -d -t ddprun-package-XXXXXX OUTPUT_VARIABLE work
                 OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/main.cc
@@ -44,7 +45,7 @@ run("configure" "${expected}"
   ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G Ninja -DCOMPONENT=${COMPONENT}
   -DCMAKE_PREFIX_PATH=${PREFIX} -DCMAKE_BUILD_TYPE=Release
   ${options})
-if(NOT EXPECT_MISSING)
+if(NOT EXPECT_MISSING AND NOT CONFIGURE_ONLY)
   # The folder has another name each time. ccache is told to ignore it.
   run("build" "train" ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${work} CCACHE_NOHASHDIR=1
       ${CMAKE_COMMAND} --build ${work}/build)

@@ -19,6 +19,7 @@
 #include "tests/support/running_ddp_store.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_mark.h"
+#include "tests/support/whole.h"
 #include "tests/support/worker_failure.h"
 
 namespace ddprun {
@@ -33,6 +34,7 @@ using testing_support::ChildProcess;
 using testing_support::eventually;
 using testing_support::failure_in;
 using testing_support::HeldPort;
+using testing_support::is_whole;
 using testing_support::joined;
 using testing_support::kFailedAsExpected;
 using testing_support::program;
@@ -114,8 +116,9 @@ class StartByHand : public testing::Test {
 class StartByEveryMethod : public StartByHand, public testing::WithParamInterface<Method> {};
 
 TEST_P(StartByEveryMethod, OneTwoAndThreeRanksMeetInAnyOrder) {
-  for (const std::vector<int>& order :
-       {std::vector{0}, {0, 1}, {1, 0}, {0, 1, 2}, {2, 0, 1}, {1, 2, 0}}) {
+  std::vector<std::vector<int>> orders{{0}, {1, 0}, {2, 0, 1}};
+  if (is_whole()) orders.insert(orders.end(), {{0, 1}, {0, 1, 2}, {1, 2, 0}});
+  for (const std::vector<int>& order : orders) {
     std::vector<Process> ranks(order.size());
     for (const int rank : order) {
       ranks[static_cast<std::size_t>(rank)] =
@@ -127,7 +130,7 @@ TEST_P(StartByEveryMethod, OneTwoAndThreeRanksMeetInAnyOrder) {
 
 // The next job begins at the moment in which the last one has ended, or has been killed.
 TEST_P(StartByEveryMethod, TheSamePlaceServesAgainAtOnce) {
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < (is_whole() ? 3 : 1); ++round) {
     std::vector<Process> ranks = start_all(GetParam(), "small", 2);
     for (Process& rank : ranks) ASSERT_TRUE(rank->wait_for_out("ready\n.\n")) << rank->err();
     for (Process& rank : ranks) rank->signal(SIGKILL);

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "tests/support/eventually.h"
-#include "tests/support/sanitized.h"
 #include "tests/support/test_seed.h"
+#include "tests/support/whole.h"
 #include "tests/worker_lib/cpu_group/reference.h"
 #include "tests/worker_lib/cpu_group/world.h"
 
@@ -515,13 +515,13 @@ std::string name_of_world(const testing::TestParamInfo<std::tuple<const char*, C
   return std::get<0>(world.param) + name_of(std::get<1>(world.param));
 }
 
-// Under a sanitizer a world takes ten seconds, so there are fewer.
+// The sample: one rank, one node, nodes of the same size whose ranks take turns, nodes that differ.
 std::vector<const char*> layouts() {
-  if (testing_support::kSanitized) return {"aaa", "aabb", "abbc"};
+  if (!testing_support::is_whole()) return {"a", "aaa", "abab", "abbc"};
   return {std::begin(kLayouts), std::end(kLayouts)};
 }
 std::vector<const char*> layouts_of_choices() {
-  if (testing_support::kSanitized) return {"abbc"};
+  if (!testing_support::is_whole()) return {"abbc"};
   return {"aaa", "ab", "aabb", "abbc"};
 }
 
