@@ -346,6 +346,12 @@ ddprun --nnodes=2 --rdzv-endpoint=me@node0:29400 true
 ddprun --nnodes=2 --rdzv-endpoint=[::1 true
 ddprun --nnodes=2 --rdzv-endpoint=fe80::1:29400 true
 ddprun --nnodes=2 --rdzv-endpoint=no-such-host.invalid true
+ddprun --nnodes=2 --rdzv-endpoint=r1,,r2 true
+ddprun --nnodes=2 --rdzv-endpoint=r1:29400,r2,r1 true
+ddprun --nnodes=2 --rdzv-endpoint=r1,r2:port true
+ddprun --nnodes=2 --rdzv-endpoint=r1,r2:0 true
+ddprun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=r1,r2 true
+ddprun --nnodes=2 --rdzv-backend=static --rdzv-endpoint=r1,r2 true
 ddprun --nnodes=2 --master-addr=198.51.100.1 true
 ddprun --nnodes=2 --master-addr=127.0.0.1 --master-port=0 true
 ddprun --master-port=99999 true
