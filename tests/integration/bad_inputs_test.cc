@@ -681,6 +681,20 @@ ddp-rendezvous --listen=127.0.0.1:0 --require-auth=maybe
 ddp-rendezvous --listen=*:0 --require-auth --munge-socket=none
 ddp-rendezvous --listen=127.0.0.1:0 --state-dir=data.txt
 ddp-rendezvous --listen=127.0.0.1:0 --state-dir=state
+ddp-rendezvous --listen=127.0.0.1:0 --state=state
+ddp-rendezvous --listen=127.0.0.1:0 --state=dir:state --state-dir=other
+ddp-rendezvous --listen=127.0.0.1:0 --state=http://h1:2379/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1:port/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1,,h2/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://me:secret@h1/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1//ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --advertise=h1
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-user=me
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-user=me --etcd-password-file=none.key
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-password-file=key
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-cert=node.crt --etcd-key=node.key
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-ca=nonsense.pem
+ddp-rendezvous --listen=127.0.0.1:0 --state-dir=other --advertise=h1:29400
 ddp-rendezvous --listen=127.0.0.1:0 --rdzv-key-file=none.key
 ddp-rendezvous --listen=127.0.0.1:0 --rdzv-key-file=empty.key
 ddp-rendezvous --listen=127.0.0.1:0 --rdzv-tls-ca=ours.ca
