@@ -150,6 +150,10 @@ Result<void> RendezvousHandler::meet_dynamic() {
     return embed(Listener{std::move(*config_.service_socket), {"*", plan.meeting_point.port}},
                  config_.service_address);
   }
+  if (!plan.other_services.empty()) {
+    connect(std::nullopt, "");
+    return {};
+  }
   Result<std::vector<SocketAddress>> addresses = find_meeting_point();
   if (!addresses && !names_may_appear_) {
     return std::move(addresses).error().within("--rdzv-endpoint");
@@ -295,8 +299,9 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
   const Rendezvous& plan = config_.rendezvous;
   may_listen_ = own_port.has_value();
   RemoteLinkOptions options{.address = plan.meeting_point,
+                            .others = plan.other_services,
                             .next_ports = plan.next_ports,
-                            .link = {.service = to_text(plan.meeting_point),
+                            .link = {.service = services_text(plan),
                                      .join_timeout = plan.join_timeout,
                                      .must_answer = may_listen_},
                             .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
@@ -320,7 +325,7 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
 
 HostPort RendezvousHandler::meeting_point() const {
   HostPort found = config_.rendezvous.meeting_point;
-  if (link_) found.port = link_->port().value_or(found.port);
+  if (link_) found = link_->place().value_or(found);
   found.port = own_port_.value_or(found.port);
   return found;
 }

@@ -292,6 +292,7 @@ int ask_service(ControlOptions options) {
                        usage_or(ExitCode::kFiles, config.error()));
   ServiceCall call;
   call.address = config->rendezvous.meeting_point;
+  call.others = config->rendezvous.other_services;
   call.key = config->keys.key_of(options.job).value_or(Secret());
   call.munge = config->munge.munge;
   call.demands_proof = config->options.require_auth;
@@ -335,7 +336,7 @@ int ask_service(ControlOptions options) {
     if (is_there) return show_page(options, page);
   }
   if (!answer.done) {
-    return end_refused(options, to_text(call.address) + ": " + answer.text, ExitCode::kNoJob);
+    return end_refused(options, to_text(reply->address) + ": " + answer.text, ExitCode::kNoJob);
   }
   Json outcome{{"ok", true}, {"text", answer.text}};
   if (reply->verdict) {

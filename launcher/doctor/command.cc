@@ -129,6 +129,7 @@ Result<void> find_endpoint(DoctorRequest& request) {
   endpoint.key_for_all = found->keys.for_every_job().value_or(Secret());
   request.several_nodes = options.nodes.max > 1 || !is_loopback_host(endpoint.address.host);
   request.endpoint = std::move(endpoint);
+  request.other_services = plan->other_services;
   return {};
 }
 

@@ -166,7 +166,16 @@ DoctorFacts collect_facts(const DoctorRequest& request) {
         facts.debuggers = look_at_debuggers();
       }};
   if (request.endpoint) bodies.push_back([&] { endpoint = look_at_endpoint(*request.endpoint); });
+  std::vector<EndpointFacts> others(request.other_services.size());
+  for (std::size_t i = 0; i < request.other_services.size(); ++i) {
+    bodies.push_back([&, i] {
+      EndpointRequest other = *request.endpoint;
+      other.address = request.other_services[i];
+      others[i] = look_at_endpoint(other).facts;
+    });
+  }
   side_by_side(std::move(bodies));
+  facts.network.other_services = std::move(others);
   facts.names.of_addresses = merged(std::move(own_names), endpoint.names);
   if (request.endpoint) facts.network.endpoint = std::move(endpoint.facts);
   facts.job = job_of(request, facts.gpus, facts.machine);

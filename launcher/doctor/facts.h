@@ -5,7 +5,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "base/host_port.h"
 #include "launcher/doctor/core/facts.h"
 #include "launcher/doctor/endpoint.h"
 #include "launcher/options/core/launch_options.h"
@@ -15,6 +17,7 @@ namespace ddprun {
 struct DoctorRequest {
   LaunchOptions options;  // of the job; its program may be empty
   std::optional<EndpointRequest> endpoint;
+  std::vector<HostPort> other_services;  // besides the one at `endpoint`
   bool several_nodes = false;
   std::string libtorch;  // given by the user; empty: search for it
 };

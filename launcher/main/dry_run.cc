@@ -15,7 +15,7 @@ std::string meeting_of(const AgentConfig& config) {
   const Rendezvous& plan = config.rendezvous;
   switch (plan.mode) {
     case Rendezvous::Mode::kLocal: return "none: the job has one node";
-    case Rendezvous::Mode::kDynamic: return "at " + to_text(plan.meeting_point);
+    case Rendezvous::Mode::kDynamic: return "at " + services_text(plan);
     case Rendezvous::Mode::kStatic:
       return "at " + to_text(plan.meeting_point) + ", where node rank 0 serves everything";
   }

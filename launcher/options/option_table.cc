@@ -293,9 +293,9 @@ std::vector<OptionSpec> make_table() {
        .example = "--copy=./train",
        .set = adder(&LaunchOptions::copies, parse_needed),
        .repeats = true},
-      {"rdzv-endpoint", "HOST[:PORT]",
+      {"rdzv-endpoint", "HOST[:PORT],...",
        "address of the rendezvous service: the node with this address starts it, unless "
-       "ddp-rendezvous runs there",
+       "ddp-rendezvous runs there. Several: all of them are ddp-rendezvous with one --state",
        "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint),
        "port " + std::to_string(kDefaultRdzvPort)},
       {"rdzv-id", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",

@@ -19,17 +19,24 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 
-Secret taken_from_environment() {
-  char* value = std::getenv(kKeyVariable);
+Secret taken_from_environment(const char* variable) {
+  char* value = std::getenv(variable);
   if (!value) return {};
   Secret text(value);
   explicit_bzero(value, std::strlen(value));
-  unsetenv(kKeyVariable);
+  unsetenv(variable);
   return text;
 }
 
+struct Contents {
+  Secret text;
+  bool is_open_to_others = false;
+};
+
 // Reads the file in one call, because the size of a pipe is not known before its end.
-Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
+Result<Contents> contents_of(const std::string& path, const std::string& doing) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return system_error(doing, errno);
   int failed = 0;
   Secret text = Secret::filled(kMaxFileBytes + 1, [&](char* place) {
     const ssize_t size = read_all(file.get(), place, kMaxFileBytes + 1);
@@ -41,7 +48,14 @@ Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
     return invalid_argument(concat("the file has more than ", kMaxFileBytes, " bytes"))
         .within(doing);
   }
-  return text;
+  struct stat status {};
+  const bool is_open =
+      fstat(file.get(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0;
+  return Contents{std::move(text), is_open};
+}
+
+std::string open_to_others(const char* what, const std::string& path) {
+  return concat("other users can read the ", what, " in ", path, ": chmod 600 ", path);
 }
 
 // Parses the keys, and loads OpenSSL, because proofs need it.
@@ -55,7 +69,7 @@ Result<Keyring> read_keys(const Secret& text) {
 }  // namespace
 
 Result<FoundKeys> find_keys(const std::string& path) {
-  const Secret variable = taken_from_environment();
+  const Secret variable = taken_from_environment(kKeyVariable);
   FoundKeys found;
   if (path.empty()) {
     if (variable.empty()) return found;
@@ -65,17 +79,26 @@ Result<FoundKeys> find_keys(const std::string& path) {
     return found;
   }
   const std::string doing = "--rdzv-key-file: read the keys in " + path;
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return system_error(doing, errno);
-  Result<Secret> text = contents_of(file, doing);
-  if (!text) return std::move(text).error();
-  Result<Keyring> keys = read_keys(*text);
+  const Result<Contents> contents = contents_of(path, doing);
+  if (!contents) return contents.error();
+  Result<Keyring> keys = read_keys(contents->text);
   if (!keys) return std::move(keys).error().within(doing);
   found.keys = std::move(*keys);
-  struct stat status {};
-  if (fstat(file.get(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-    found.remark = "other users can read the keys in " + path + ": chmod 600 " + path;
-  }
+  if (contents->is_open_to_others) found.remark = open_to_others("keys", path);
+  return found;
+}
+
+Result<FoundPassword> find_etcd_password(const std::string& path) {
+  FoundPassword found{taken_from_environment(kEtcdPasswordVariable), {}};
+  if (path.empty()) return found;
+  const std::string doing = "--etcd-password-file: read the password in " + path;
+  const Result<Contents> contents = contents_of(path, doing);
+  if (!contents) return contents.error();
+  std::string_view password = contents->text.view();
+  if (password.ends_with('\n')) password.remove_suffix(1);
+  if (password.empty()) return invalid_argument("the file is empty").within(doing);
+  found.password = contents->text.part(password);
+  if (contents->is_open_to_others) found.remark = open_to_others("password", path);
   return found;
 }
 

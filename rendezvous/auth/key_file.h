@@ -24,6 +24,15 @@ struct FoundKeys {
 // kInvalidArgument or the kernel's error about the file. They never show the contents.
 Result<FoundKeys> find_keys(const std::string& path);
 
+// Reads a password from the file at `path` or, if that is empty, from the variable of this name.
+// A line break at its end does not count. Does the rest as find_keys().
+inline constexpr const char* kEtcdPasswordVariable = "DDPRUN_ETCD_PASSWORD";
+struct FoundPassword {
+  Secret password;     // empty: none was given
+  std::string remark;  // as in FoundKeys
+};
+Result<FoundPassword> find_etcd_password(const std::string& path);
+
 // Returns a warning for the operator of a service that listens at `listening`. Empty: there is
 // no exposure, because clients need a key, munge separates users, or only this host can connect.
 std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge);

@@ -58,8 +58,9 @@ Result<ssl_ctx_st*> make_context() {
 // be valid PEM, but too weak.
 std::string openssl_says() { return " (OpenSSL: " + take_openssl_reason("no reason") + ")"; }
 
-Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
-  const std::string doing = "--rdzv-tls-cert: read the certificate in " + path;
+Result<void> use_certificate(ssl_ctx_st* context, const TlsFiles& files) {
+  const std::string& path = files.cert;
+  const std::string doing = concat(files.options, "cert: read the certificate in ", path);
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (openssl().SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
   return invalid_argument("no certificate in PEM found" + openssl_says()).within(doing);
@@ -67,7 +68,7 @@ Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
 
 // REQUIRES: the certificate is set. Returns a warning about the file, or an empty text.
 Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
-  const std::string doing = "--rdzv-tls-key: read the key in " + files.key;
+  const std::string doing = concat(files.options, "key: read the key in ", files.key);
   const auto file = look_at(doing, files.key);
   if (!file) return file.error();
   const bool read =
@@ -85,8 +86,9 @@ Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
   return "other users can read the key in " + files.key + ": chmod 600 " + files.key;
 }
 
-Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
-  const std::string doing = "--rdzv-tls-ca: read the authorities in " + path;
+Result<void> use_authorities(ssl_ctx_st* context, const TlsFiles& files) {
+  const std::string& path = files.ca;
+  const std::string doing = concat(files.options, "ca: read the authorities in ", path);
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (openssl().SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
   return invalid_argument("no certificates in PEM found" + openssl_says()).within(doing);
@@ -127,19 +129,19 @@ Result<FoundTls> TlsContext::make(const TlsFiles& files, Side side) {
   FoundTls found{.context = context, .remark = {}};
   if (files.cert.empty() != files.key.empty()) {
     const bool lacks_key = files.key.empty();
-    return invalid_argument(concat("needs ", lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert",
-                                   ", which was not given"))
-        .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");
+    return invalid_argument(
+               concat("needs ", files.options, lacks_key ? "key" : "cert", ", which was not given"))
+        .within(concat(files.options, lacks_key ? "cert" : "key"));
   }
   openssl().ERR_clear_error();
   if (!files.cert.empty()) {
-    if (const auto used = use_certificate(*made, files.cert); !used) return used.error();
+    if (const auto used = use_certificate(*made, files); !used) return used.error();
     Result<std::string> remark = use_key(*made, files);
     if (!remark) return std::move(remark).error();
     found.remark = std::move(*remark);
   }
   if (files.has_authority()) {
-    if (const auto used = use_authorities(*made, files.ca); !used) return used.error();
+    if (const auto used = use_authorities(*made, files); !used) return used.error();
   }
   if (side == Side::kAgent) {
     openssl().SSL_CTX_set_verify(*made, SSL_VERIFY_PEER, nullptr);

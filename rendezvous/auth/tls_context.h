@@ -26,6 +26,8 @@ struct TlsFiles {
   std::string key;   // its private key, without a passphrase
   std::string ca;    // the authorities that must have issued the peer's certificate
 
+  const char* options = "--rdzv-tls-";  // what the names of the options begin with, for errors
+
   bool is_given() const { return !cert.empty() || !key.empty() || !ca.empty(); }
   // Returns true if `ca` names a file.
   bool has_authority() const { return !ca.empty() && ca != kSystem; }

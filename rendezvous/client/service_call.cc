@@ -1,5 +1,6 @@
 #include "rendezvous/client/service_call.h"
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/joined.h"
 #include "base/random_id.h"
 #include "base/version.h"
 #include "rendezvous/auth/async_munge.h"
@@ -22,6 +24,10 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+
+// If there is another service to ask, one may not be silent for longer.
+constexpr Duration kOthersMayAnswer = std::chrono::seconds(2);
+constexpr std::size_t kMostPlaces = 32;  // that are asked, with those that standbys have named
 
 // Call: one request. Its io_context runs while something is pending; over() ends it.
 class Call {
@@ -59,8 +65,14 @@ class Call {
       error_->doing = doing();
       return *error_;
     }
+    reply_.address = call_.address;
     return reply_;
   }
+
+  // Returns whether another service may be asked after an error.
+  bool may_ask_another() const { return !has_asked_ || is_put_off_; }
+  // Returns the leader that a standby has named; empty: none.
+  const std::string& leader() const { return leader_; }
 
  private:
   std::string doing() const { return "ask the rendezvous service at " + to_text(call_.address); }
@@ -75,6 +87,12 @@ class Call {
   void fail(ErrorKind kind, std::string cause) {
     if (!error_ && !is_over_) error_ = Error{.kind = kind, .cause = std::move(cause)};
     over();
+  }
+
+  void put_off(const Silence& silence) {
+    is_put_off_ = true;
+    leader_ = silence.leader;
+    fail(ErrorKind::kStopped, silence.reason);
   }
 
   void over() {
@@ -93,7 +111,7 @@ class Call {
 
   void introduce() {
     if (call_.key.empty() && !call_.munge) {
-      transmit(AgentMessage(request_));
+      send_request();
     } else {
       MungeProof by_munge{.demands_proof = call_.demands_proof};
       if (call_.munge) by_munge.own = call_.munge->user();
@@ -138,7 +156,7 @@ class Call {
       return fail(ErrorKind::kStopped, refused->reason);
     }
     if (const Silence* silence = std::get_if<Silence>(&*message)) {
-      return fail(ErrorKind::kStopped, silence->reason);
+      return put_off(*silence);
     }
     if (const Answer* answer = std::get_if<Answer>(&*message)) {
       reply_.answer = *answer;
@@ -167,10 +185,15 @@ class Call {
       return fail(ErrorKind::kStopped, refused->reason);
     }
     if (const Silence* silence = std::get_if<Silence>(&*step)) {
-      return fail(ErrorKind::kStopped, silence->reason);
+      return put_off(*silence);
     }
     if (const Proof* proof = std::get_if<Proof>(&*step)) transmit(AgentHandshakeMessage(*proof));
-    if (handshake_->is_time_for_hello()) transmit(AgentMessage(request_));
+    if (handshake_->is_time_for_hello()) send_request();
+  }
+
+  void send_request() {
+    has_asked_ = request_.what != UserRequest::What::kStatus;  // it changes nothing
+    transmit(AgentMessage(request_));
   }
 
   template <class Message>
@@ -205,12 +228,40 @@ class Call {
   ServiceReply reply_;
   std::optional<Error> error_;
   bool is_over_ = false;
+  bool has_asked_ = false;   // for something that must not be asked for twice
+  bool is_put_off_ = false;  // by the service
+  std::string leader_;
 };
 
 }  // namespace
 
 Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& request) {
-  return Call(call, request).run();
+  std::vector<HostPort> places{call.address};
+  places.insert(places.end(), call.others.begin(), call.others.end());
+  const bool is_one = places.size() == 1;
+  std::vector<std::string> troubles;
+  for (std::size_t i = 0;; ++i) {
+    ServiceCall next = call;
+    next.address = places[i];
+    const bool is_last = i + 1 == places.size();
+    if (!is_last) next.to_answer = std::min(call.to_answer, kOthersMayAnswer);
+    Call asked(next, request);
+    Result<ServiceReply> reply = asked.run();
+    if (reply) return reply;
+    troubles.push_back(to_text(places[i]) + ": " + reply.error().cause);
+    const Result<HostPort> leader = parse_host_port(asked.leader());
+    // As an agent, it goes only to an address that was given or where identity must be proved.
+    const bool must_prove = !call.key.empty() || call.tls || call.demands_proof;
+    const bool is_new = leader && std::ranges::count(places, *leader) == 0;
+    if (is_new && must_prove && places.size() < kMostPlaces) {
+      places.push_back(*leader);
+    } else if (is_last || !asked.may_ask_another()) {
+      if (is_one) return reply;
+      return Error{.kind = reply.error().kind,
+                   .doing = "ask the rendezvous services",
+                   .cause = joined(troubles, "; ")};
+    }
+  }
 }
 
 }  // namespace ddprun

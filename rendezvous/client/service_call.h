@@ -23,6 +23,7 @@ class Munge;
 
 struct ServiceCall {
   HostPort address;
+  std::vector<HostPort> others = {};   // other services with the same state
   Secret key;                          // of the job; empty: none
   std::shared_ptr<const Munge> munge;  // null: without a key neither side proves its identity
   bool demands_proof = false;          // also from a service without a key
@@ -36,6 +37,7 @@ struct ServiceCall {
 };
 
 struct ServiceReply {
+  HostPort address;  // of the service that has answered
   Answer answer;
   // The verdict of the job, which has ended. Set after a stop that was accepted and after
   // output that was followed.
@@ -44,7 +46,9 @@ struct ServiceReply {
   std::optional<Error> broke_off;
 };
 
-// Sends the request and returns the reply. Errors:
+// Sends the request and returns the reply. Of several services the next one is asked if one of them
+// does not lead or cannot be asked. A request that changes something is not sent again if it may
+// have arrived. Errors:
 // kStopped      the service refused the caller or is not available now; the cause is the
 //               service's text
 // kConnection, kTimeout, kProtocol, kNotFound

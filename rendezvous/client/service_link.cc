@@ -61,7 +61,7 @@ class LocalLink final : public ServiceLink {
     return connection_.has_value();
   }
 
-  std::optional<std::uint16_t> port() const override { return std::nullopt; }
+  std::optional<HostPort> place() const override { return std::nullopt; }
   std::string instance() const override { return instance_; }
 
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
@@ -117,8 +117,17 @@ void end_when_cut_off(int socket, Duration patience) {
 // network.
 constexpr Duration kAnswerTime = std::chrono::microseconds(500);
 
+// While one service is silent, the others are asked again after this time.
+constexpr Duration kAskAgain = std::chrono::milliseconds(250);
+// Limit of the services that are asked, with those that standbys have named.
+constexpr std::size_t kMostTargets = 32;
+
 // RemoteLink: the Asio shell around AgentLink. Its pending operations keep it alive; `over_` ends
 // them.
+//
+// A try of AgentLink asks all services at once, each by a Contact of its own. The first one that
+// welcomes the agent is chosen, and the other contacts end. As long as one of them is silent, the
+// services that have answered otherwise are asked again: one of them may lead soon.
 class RemoteLink final : public ServiceLink, public std::enable_shared_from_this<RemoteLink> {
  public:
   RemoteLink(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
@@ -127,17 +136,26 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
         events_(std::move(events)),
         link_(options_.link, Rng(random_seed()), BootClock::now()),
         receiver_(std::make_shared<LookUpReceiver>()),
-        timer_(io) {
+        timer_(io),
+        again_(io) {
     DDPRUN_ASSERT(options_.next_ports.size() == options_.link.next_services.size(),
                   "each place has a port");
+    DDPRUN_ASSERT(options_.next_ports.empty() || options_.others.empty(),
+                  "several places are of one service");
     receiver_->io = &io;
+    targets_.push_back({.address = options_.address, .name = options_.address.host});
+    for (const HostPort& one : options_.others)
+      targets_.push_back({.address = one, .name = one.host});
     if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
   void start() override { perform(link_.start(BootClock::now())); }
 
-  std::optional<std::uint16_t> port() const override {
-    return link_.instance().empty() ? options_.address.port : port_at(link_.place());
+  std::optional<HostPort> place() const override {
+    if (link_.instance().empty()) return options_.address;
+    HostPort found = targets_[welcomed_at_].address;
+    if (place_ > 0) found.port = options_.next_ports[place_ - 1];
+    return found;
   }
   std::string instance() const override { return link_.instance(); }
 
@@ -153,9 +171,11 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (leave) perform(link_.leave(*leave));
     over_ = true;
     timer_.cancel();
+    again_.cancel();
     nobody_waits();
-    if (!transport_ || !transport_->is_open() || (sending_.empty() && unsent_.empty())) {
-      close();
+    if (!chosen_ || !chosen_->transport->is_open() ||
+        (chosen_->sending.empty() && chosen_->unsent.empty())) {
+      close_all();
       return then();
     }
     // A message leaves a host that works within this second. A dead host is not waited for.
@@ -167,13 +187,53 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void abandon() {
     over_ = true;
     timer_.cancel();
+    again_.cancel();
     nobody_waits();
     if (farewell_) farewell_->cancel();
     when_sent_ = nullptr;
-    close();
+    close_all();
   }
 
  private:
+  // How a contact without a Welcome ended.
+  struct Ending {
+    enum class How {
+      kBroken,
+      kPutOff,
+      kConnectionRefused,
+      kGarbled,
+      kDistrusted,
+      kNoTls,
+      kRefused
+    };
+    How how = How::kBroken;
+    std::string why = {};
+  };
+  using How = Ending::How;
+
+  // Target: one of the services that are asked.
+  struct Target {
+    HostPort address;
+    std::string name;                           // that its certificate must have
+    std::vector<tcp::endpoint> endpoints = {};  // of the last successful look-up
+    bool is_asking = false;                     // a name look-up is running
+    bool was_reached = false;                   // the last try got a connection
+    Ending ending = {};                         // of the last contact
+  };
+
+  // Contact: one connection to a target at a time. It is open while it has a transport.
+  struct Contact {
+    std::size_t target = 0;
+    std::vector<tcp::endpoint> rest = {};   // to be tried if this one fails, the next one last
+    How failure = How::kConnectionRefused;  // if all endpoints fail
+    TransportPtr transport = nullptr;
+    FrameReader frames = {};
+    std::optional<AgentHandshake> handshake = {};  // with a key or munge
+    std::string unsent = {};
+    std::string sending = {};
+  };
+  using ContactPtr = std::shared_ptr<Contact>;
+
   void perform(LinkActions actions) {
     for (const LinkAction& action : actions) {
       std::visit([this](const auto& what) { act(what); }, action);
@@ -182,41 +242,418 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     arm();
   }
 
-  std::uint16_t port_at(std::size_t place) const {
-    return place == 0 ? options_.address.port : options_.next_ports[place - 1];
-  }
+  // --- names
+  // --------------------------------------------------------------------------------------
 
-  // Begins a look-up. A known address is tried at once. If the last try failed, the name
-  // service is asked at the same time: the host may have moved, and the name service may be
+  // Begins look-ups. A known address is tried at once. If the last try did not reach it, the
+  // name service is asked at the same time: the host may have moved, and the name service may be
   // slow.
   void act(const LinkLookUp&) {
-    const bool known = !endpoints_.empty();
-    awaits_address_ = !known;
-    if (!known || !reached_) ask_name_service();
-    if (known) perform(link_.looked_up(BootClock::now()));
+    const bool is_known = std::ranges::any_of(targets_, has_endpoints);
+    awaits_address_ = !is_known;
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (targets_[i].endpoints.empty() || !targets_[i].was_reached) ask_name_service(i);
+    }
+    if (is_known) perform(link_.looked_up(BootClock::now()));
   }
+
+  static bool has_endpoints(const Target& target) { return !target.endpoints.empty(); }
+
+  // Asks the name service on a thread of its own. Asio's resolver is not used. Its single
+  // thread serves look-ups one after another, and each fork of a worker would wait for it.
+  void ask_name_service(std::size_t index) {
+    if (std::exchange(targets_[index].is_asking, true)) return;
+    options_.look_up(
+        targets_[index].address,
+        [index, receiver = receiver_, weak = weak_from_this()](Result<Addresses> addresses) {
+          const std::lock_guard lock(receiver->mutex);
+          if (!receiver->io) return;
+          asio::post(*receiver->io, [index, weak, found = std::move(addresses)]() mutable {
+            if (const auto self = weak.lock()) self->answered(index, std::move(found));
+          });
+        });
+  }
+
+  void answered(std::size_t index, Result<Addresses> addresses) {
+    Target& target = targets_[index];
+    target.is_asking = false;
+    if (over_) return;
+    if (addresses && options_.found && link_.instance().empty()) {
+      options_.found(*addresses);
+      if (over_) return;
+    }
+    if (addresses) {
+      target.endpoints.clear();
+      for (const SocketAddress& one : *addresses) target.endpoints.push_back(endpoint_of(one));
+    }
+    if (awaits_address_) {
+      if (!addresses && std::ranges::any_of(targets_, &Target::is_asking)) return;
+      awaits_address_ = false;
+      if (!addresses) return broken(addresses.error().message());
+      return perform(link_.looked_up(BootClock::now()));
+    }
+    if (is_trying() && !is_tried(index)) begin_contact(index);
+  }
+
+  // Makes each address of a name a target of its own, if several services with a common state have
+  // one name. A host may have an address of each family, so only the first family counts.
+  void spread() {
+    if (link_.term() == 0 || !options_.others.empty()) return;
+    const std::vector<tcp::endpoint> all = targets_.front().endpoints;
+    for (const tcp::endpoint& one : all) {
+      if (one == all.front() || one.protocol() != all.front().protocol()) continue;
+      add_target({.address = {one.address().to_string(), one.port()},
+                  .name = options_.address.host,
+                  .endpoints = {one}});
+    }
+    if (!all.empty()) targets_.front().endpoints.resize(1);
+  }
+
+  // Asks the service at this address, too, that a standby has named. Only a service that proves its
+  // identity may come from a stranger's word.
+  void learn(const std::string& leader) {
+    const bool must_prove = !options_.key.empty() || options_.tls || options_.demands_proof;
+    const Result<HostPort> address = parse_host_port(leader);
+    if (!must_prove || !address || address->host.empty()) return;
+    if (add_target({.address = *address, .name = address->host}))
+      ask_name_service(targets_.size() - 1);
+  }
+
+  bool add_target(Target target) {
+    const bool is_known =
+        std::ranges::find(targets_, target.address, &Target::address) != targets_.end();
+    if (is_known || targets_.size() >= kMostTargets) return false;
+    targets_.push_back(std::move(target));
+    return true;
+  }
+
+  void nobody_waits() {
+    const std::lock_guard lock(receiver_->mutex);
+    receiver_->io = nullptr;
+  }
+
+  // --- a try
+  // --------------------------------------------------------------------------------------
+
+  bool is_trying() const { return !contacts_.empty() && !chosen_; }
+  bool is_tried(std::size_t target) const {
+    return std::ranges::any_of(contacts_, [&](const auto& one) { return one->target == target; });
+  }
+  static bool is_open(ContactPtr contact) { return contact->transport != nullptr; }
+
   void act(const LinkConnect& connect) {
-    close();
+    close_all();
     if (std::exchange(has_tried_, true)) renew_tls();
-    transport_ = std::make_shared<Transport>(tcp::socket(io_));
-    reached_ = false;
-    std::vector<tcp::endpoint> endpoints(endpoints_.rbegin(), endpoints_.rend());
-    for (tcp::endpoint& one : endpoints) one.port(port_at(connect.place));
-    connect_to(std::move(endpoints), LinkFailure::kRefused);
+    place_ = connect.place;
+    spread();
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      targets_[i].was_reached = false;
+      targets_[i].ending = {};
+      if (has_endpoints(targets_[i])) begin_contact(i);
+    }
   }
-  void act(const LinkClose&) { close(); }
-  // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
-  void act(const LinkHello&) {
-    if (!options_.tls) return introduce();
-    transport_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
-    transport_->open([self = shared_from_this(), wire = transport_](const Result<void>& opened) {
-      if (self->over_ || self->transport_ != wire) return;
-      if (!opened) return self->failed(opened.error());
-      self->introduce();
+
+  void begin_contact(std::size_t index) {
+    const Target& target = targets_[index];
+    auto contact = std::make_shared<Contact>();
+    contact->target = index;
+    contact->rest.assign(target.endpoints.rbegin(), target.endpoints.rend());
+    if (place_ > 0) {
+      for (tcp::endpoint& one : contact->rest) one.port(options_.next_ports[place_ - 1]);
+    }
+    contacts_.push_back(contact);
+    connect_next(contact);
+  }
+
+  // Tries the endpoints one after another.
+  void connect_next(ContactPtr contact) {
+    const tcp::endpoint endpoint = contact->rest.back();
+    contact->rest.pop_back();
+    if (contact->transport) contact->transport->close();
+    contact->transport = std::make_shared<Transport>(tcp::socket(io_));
+    contact->frames = FrameReader();
+    contact->handshake.reset();
+    contact->unsent.clear();
+    contact->sending = std::string();
+    tcp::socket& socket = contact->transport->socket();
+    error_code ignored;  // async_connect() reports the error, too
+    socket.open(endpoint.protocol(), ignored);
+    keep_icmp_errors(socket.native_handle());
+    socket.async_connect(endpoint, [self = shared_from_this(), contact,
+                                    wire = contact->transport](error_code failed) {
+      if (self->over_ || contact->transport != wire) return;
+      const int fd = wire->socket().native_handle();
+      if (!failed) return self->connected(contact);
+      const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
+      if (!is_refused) contact->failure = How::kBroken;
+      if (!contact->rest.empty()) return self->connect_next(contact);
+      self->ended(contact, {contact->failure, failed.message()});
     });
   }
+
+  void connected(ContactPtr contact) {
+    const int socket = contact->transport->socket().native_handle();
+    ignore_icmp_errors(socket);
+    disable_nagle(socket);
+    targets_[contact->target].was_reached = true;
+    perform(link_.connected(BootClock::now()));
+    if (!over_ && is_open(contact)) greet(contact);
+  }
+
+  // Every contact greets as soon as it is connected.
+  void act(const LinkHello&) {}
+
+  // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
+  void greet(ContactPtr contact) {
+    if (!options_.tls) return introduce(contact);
+    contact->transport->start_tls(TlsChannel::agent(options_.tls, targets_[contact->target].name));
+    contact->transport->open([self = shared_from_this(), contact,
+                              wire = contact->transport](const Result<void>& opened) {
+      if (self->over_ || contact->transport != wire) return;
+      if (!opened) return self->failed(contact, opened.error());
+      self->introduce(contact);
+    });
+  }
+
+  void introduce(ContactPtr contact) {
+    if (options_.key.empty() && !munge_) {
+      say_hello(contact);
+    } else {
+      begin_handshake(contact);
+    }
+    if (!over_ && is_open(contact)) read(contact);
+  }
+
+  void begin_handshake(ContactPtr contact) {
+    const Hello hello = present(contact);
+    // A process in the place of a service that has proved its identity must prove its own, too. So
+    // must whoever has a port where the job's service may be.
+    MungeProof by_munge{.demands_proof =
+                            options_.demands_proof || service_has_proved_ || link_.is_seeking()};
+    if (munge_) by_munge.own = munge_->munge().user();
+    contact->handshake.emplace(
+        options_.key,
+        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)},
+        contact->transport->binding(), by_munge);
+    transmit(contact, AgentHandshakeMessage(contact->handshake->knock()));
+  }
+
+  void say_hello(ContactPtr contact) { transmit(contact, AgentMessage(present(contact))); }
+
+  Hello present(const ContactPtr& contact) {
+    const int socket = contact->transport->socket().native_handle();
+    Hello hello = events_.hello(local_address_of(socket).host());
+    hello.instance = link_.instance();
+    return hello;
+  }
+
+  void take_handshake(ContactPtr contact, std::string_view frame) {
+    const Result<ServiceHandshakeMessage> message = decode<ServiceHandshakeMessage>(frame);
+    if (!message) return ended(contact, {How::kGarbled, message.error().message()});
+    perform(link_.heard(BootClock::now()));
+    carry_out(contact, contact->handshake->receive(*message));
+  }
+
+  void carry_out(ContactPtr contact, const Result<AgentHandshake::Step>& step) {
+    if (!step) return distrust(contact, step.error());
+    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(contact, *task);
+    if (const Refused* refused = std::get_if<Refused>(&*step)) {
+      // A process that took the place of a lost service could send this. It must not end a
+      // job. It proves nothing, so it does not end a search either.
+      if (!link_.instance().empty())
+        return ended(contact, {How::kBroken, "refused: " + refused->reason});
+      return refuse(contact, Refused{refused->reason});
+    }
+    if (const Silence* silence = std::get_if<Silence>(&*step)) return put_off(contact, *silence);
+    if (const Proof* proof = std::get_if<Proof>(&*step)) {
+      transmit(contact, AgentHandshakeMessage(*proof));
+    }
+    if (std::holds_alternative<Proven>(*step)) service_has_proved_ = true;
+    if (is_open(contact) && contact->handshake->is_time_for_hello()) say_hello(contact);
+  }
+
+  void distrust(ContactPtr contact, const Error& why) {
+    if (why.kind == ErrorKind::kProtocol) return ended(contact, {How::kGarbled, why.message()});
+    if (why.kind == ErrorKind::kUnsupported) return ended(contact, {How::kDistrusted, why.cause});
+    ended(contact, {How::kBroken, why.message()});
+  }
+
+  void ask_munge(ContactPtr contact, const MungeTask& task) {
+    munge_->ask(task, [this, contact,
+                       asking = std::weak_ptr(contact->transport)](const MungeOutcome& outcome) {
+      const TransportPtr wire = asking.lock();
+      if (over_ || !wire || contact->transport != wire) return;
+      carry_out(contact, contact->handshake->answered(outcome));
+    });
+  }
+
+  void renew_tls() {
+    const TlsFiles& files = options_.tls_files;
+    if (!options_.tls || (files.cert.empty() && !files.has_authority())) return;
+    Result<FoundTls> found = TlsContext::for_agent(files);
+    if (found) options_.tls = std::move(found->context);
+  }
+
+  void read(ContactPtr contact) {
+    contact->transport->read([self = shared_from_this(), contact,
+                              wire = contact->transport](const Result<std::string_view>& bytes) {
+      if (self->over_ || contact->transport != wire) return;
+      if (!bytes) return self->failed(contact, bytes.error());
+      contact->frames.append(*bytes);
+      self->take_frames(contact);
+    });
+  }
+
+  void take_frames(ContactPtr contact) {
+    const TransportPtr wire = contact->transport;
+    while (!over_ && contact->transport == wire) {
+      const auto frame = contact->frames.next();
+      if (!frame) return ended(contact, {How::kGarbled, frame.error().message()});
+      if (!*frame) return read(contact);
+      if (contact->handshake && !contact->handshake->is_over()) {
+        take_handshake(contact, **frame);
+        continue;
+      }
+      const Result<ServiceMessage> message = decode<ServiceMessage>(**frame);
+      if (!message) {
+        // A service of a later version may send messages that this agent does not know.
+        if (message.error().kind == ErrorKind::kUnsupported) continue;
+        return ended(contact, {How::kGarbled, message.error().message()});
+      }
+      if (contact == chosen_) {
+        take(*message);
+      } else {
+        take_before_welcome(contact, *message);
+      }
+    }
+  }
+
+  void take_before_welcome(ContactPtr contact, const ServiceMessage& message) {
+    if (const Refused* refused = std::get_if<Refused>(&message)) return refuse(contact, *refused);
+    if (const Silence* silence = std::get_if<Silence>(&message)) return put_off(contact, *silence);
+    if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
+      if (link_.is_of_older_term(message))
+        return ended(contact, {How::kBroken, "it does not lead any more"});
+      choose(contact, *welcome);
+    } else if (targets_.size() > 1) {
+      return;
+    }
+    perform(link_.received(message, BootClock::now()));
+  }
+
+  void take(const ServiceMessage& message) {
+    if (std::holds_alternative<HeartbeatAck>(message)) {
+      answers_soon_ = BootClock::now() - beat_sent_ <= 2 * kAnswerTime;
+    }
+    perform(link_.received(message, BootClock::now()));
+    const Silence* silence = std::get_if<Silence>(&message);
+    if (!silence) return;
+    learn(silence->leader);
+    if (chosen_ && targets_.size() > 1) ended(chosen_, {How::kBroken, silence->reason});
+  }
+
+  void choose(ContactPtr contact, const Welcome& welcome) {
+    const std::vector<ContactPtr> others = contacts_;
+    for (const ContactPtr& one : others) {
+      if (one != contact) close(one);
+    }
+    chosen_ = contact;
+    welcomed_at_ = contact->target;
+    end_when_cut_off(contact->transport->socket().native_handle(), welcome.agent_patience);
+  }
+
+  void refuse(ContactPtr contact, const Refused& refused) {
+    if (targets_.size() == 1) return perform(link_.received(refused, BootClock::now()));
+    ended(contact, {How::kRefused, refused.reason});
+  }
+
+  // Handles a service that will be silent. Another one may lead, or this one later.
+  void put_off(ContactPtr contact, const Silence& silence) {
+    learn(silence.leader);
+    const bool is_only_one = targets_.size() == 1 && contact->rest.empty();
+    if (silence.leader.empty() || is_only_one) {
+      perform(link_.received(silence, BootClock::now()));
+    }
+    if (over_ || !is_open(contact) || is_only_one) return;
+    if (!contact->rest.empty()) return connect_next(contact);
+    ended(contact, {How::kBroken, silence.reason});
+  }
+
+  // Handles a failed TLS connection. Unless the service says that it is overloaded, a TLS
+  // failure is not retried, because the next try would fail, too.
+  void failed(ContactPtr contact, const Error& error) {
+    How how = How::kBroken;
+    if (error.kind == ErrorKind::kResource) how = How::kPutOff;
+    if (error.kind == ErrorKind::kProtocol) how = How::kNoTls;
+    ended(contact, {how, error.message()});
+  }
+
+  void ended(ContactPtr contact, Ending ending) {
+    const bool was_chosen = contact == chosen_;
+    close(contact);
+    if (was_chosen) return report(ending);
+    targets_[contact->target].ending = std::move(ending);
+    if (is_trying()) return ask_again_later();
+    report(summary());
+  }
+
+  // Asks those again that have answered, as long as others are silent.
+  void ask_again_later() {
+    if (again_.expiry() > asio::steady_timer::clock_type::now()) return;
+    again_.expires_after(kAskAgain);
+    again_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->over_ || !self->is_trying()) return;
+      for (std::size_t i = 0; i < self->targets_.size(); ++i) {
+        if (self->is_tried(i)) continue;
+        if (has_endpoints(self->targets_[i])) {
+          self->begin_contact(i);
+        } else {
+          self->ask_name_service(i);
+        }
+      }
+    });
+  }
+
+  // Returns what the endings of all contacts mean together. The worse ones count only if they are
+  // true of all services.
+  Ending summary() const {
+    if (targets_.size() == 1) return targets_.front().ending;
+    const Target* best = nullptr;
+    for (const Target& one : targets_) {
+      if (one.ending.why.empty()) continue;
+      if (!best || one.ending.how < best->ending.how) best = &one;
+    }
+    return {best->ending.how, to_text(best->address) + ": " + best->ending.why};
+  }
+
+  void report(const Ending& ending) {
+    const TimePoint now = BootClock::now();
+    switch (ending.how) {
+      case How::kBroken: return perform(link_.disconnected(ending.why, now));
+      case How::kPutOff: return perform(link_.disconnected(ending.why, now, LinkFailure::kPutOff));
+      case How::kConnectionRefused:
+        return perform(link_.disconnected(ending.why, now, LinkFailure::kRefused));
+      case How::kGarbled: return perform(link_.garbled(ending.why, now));
+      case How::kDistrusted: return perform(link_.distrusted(ending.why, now));
+      case How::kNoTls: return perform(link_.without_tls(ending.why, now));
+      case How::kRefused: return perform(link_.received(Refused{ending.why}, now));
+    }
+  }
+
+  // --- the connection
+  // -----------------------------------------------------------------------------
+
+  // Closes everything. An address that was silent is the last one to be tried next time.
+  void act(const LinkClose&) {
+    for (const ContactPtr& one : contacts_) {
+      if (one == chosen_ || one->rest.empty()) continue;
+      std::vector<tcp::endpoint>& all = targets_[one->target].endpoints;
+      std::ranges::rotate(all, std::ranges::find(all, one->rest.back()));
+    }
+    close_all();
+  }
   void act(const LinkTransmit& what) {
-    transmit(what.message);
+    transmit(chosen_, what.message);
     if (!std::holds_alternative<Heartbeat>(what.message)) return;
     beat_sent_ = BootClock::now();
     if (answers_soon_) stay_awake(beat_sent_ + kAnswerTime);
@@ -240,240 +677,55 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
   }
 
-  void introduce() {
-    if (options_.key.empty() && !munge_) {
-      say_hello();
-    } else {
-      begin_handshake();
-    }
-    if (!over_ && transport_) read(transport_);
-  }
-
-  void begin_handshake() {
-    const Hello hello = present();
-    // A process in the place of a service that has proved its identity must prove its own, too. So
-    // must whoever has a port where the job's service may be.
-    MungeProof by_munge{.demands_proof =
-                            options_.demands_proof || service_has_proved_ || link_.is_seeking()};
-    if (munge_) by_munge.own = munge_->munge().user();
-    handshake_.emplace(
-        options_.key,
-        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)},
-        transport_->binding(), by_munge);
-    transmit(AgentHandshakeMessage(handshake_->knock()));
-  }
-
-  void say_hello() { transmit(AgentMessage(present())); }
-
-  Hello present() {
-    Hello hello = events_.hello(local_address_of(transport_->socket().native_handle()).host());
-    hello.instance = link_.instance();
-    return hello;
-  }
-
-  void take_handshake(std::string_view frame) {
-    const Result<ServiceHandshakeMessage> message = decode<ServiceHandshakeMessage>(frame);
-    if (!message) return garbled(message.error().message());
-    perform(link_.heard(BootClock::now()));
-    carry_out(handshake_->receive(*message));
-  }
-
-  void carry_out(const Result<AgentHandshake::Step>& step) {
-    if (!step) return distrust(step.error());
-    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(*task);
-    if (const Refused* refused = std::get_if<Refused>(&*step)) {
-      // A process that took the place of a lost service could send this. It must not end a
-      // job. It proves nothing, so it does not end a search either.
-      if (!link_.instance().empty()) return broken("refused: " + refused->reason);
-      return perform(link_.received(Refused{refused->reason}, BootClock::now()));
-    }
-    if (const Silence* silence = std::get_if<Silence>(&*step)) {
-      return perform(link_.received(*silence, BootClock::now()));
-    }
-    if (const Proof* proof = std::get_if<Proof>(&*step)) transmit(AgentHandshakeMessage(*proof));
-    if (std::holds_alternative<Proven>(*step)) service_has_proved_ = true;
-    if (handshake_->is_time_for_hello()) say_hello();
-  }
-
-  void distrust(const Error& why) {
-    if (why.kind == ErrorKind::kProtocol) return garbled(why.message());
-    if (why.kind != ErrorKind::kUnsupported) return broken(why.message());
-    close();
-    perform(link_.distrusted(why.cause, BootClock::now()));
-  }
-
-  void ask_munge(const MungeTask& task) {
-    munge_->ask(task, [this, asking = std::weak_ptr(transport_)](const MungeOutcome& outcome) {
-      const TransportPtr wire = asking.lock();
-      if (over_ || !wire || transport_ != wire) return;
-      carry_out(handshake_->answered(outcome));
-    });
-  }
-
-  // Asks the name service on a thread of its own. Asio's resolver is not used. Its single
-  // thread serves look-ups one after another, and each fork of a worker would wait for it.
-  void ask_name_service() {
-    if (asking_) return;
-    asking_ = true;
-    options_.look_up(options_.address,
-                     [receiver = receiver_, weak = weak_from_this()](Result<Addresses> addresses) {
-                       const std::lock_guard lock(receiver->mutex);
-                       if (!receiver->io) return;
-                       asio::post(*receiver->io, [weak, found = std::move(addresses)]() mutable {
-                         if (const auto self = weak.lock()) self->answered(std::move(found));
-                       });
-                     });
-  }
-
-  void answered(Result<Addresses> addresses) {
-    asking_ = false;
-    if (over_) return;
-    if (addresses && options_.found && link_.instance().empty()) {
-      options_.found(*addresses);
-      if (over_) return;
-    }
-    if (addresses) {
-      endpoints_.clear();
-      for (const SocketAddress& address : *addresses) endpoints_.push_back(endpoint_of(address));
-    }
-    if (!std::exchange(awaits_address_, false)) return;
-    if (!addresses) return broken(addresses.error().message());
-    perform(link_.looked_up(BootClock::now()));
-  }
-
-  void nobody_waits() {
-    const std::lock_guard lock(receiver_->mutex);
-    receiver_->io = nullptr;
-  }
-
-  // Tries the endpoints one after another, beginning with the last. The result is kRefused
-  // only if every endpoint refused.
-  void connect_to(std::vector<tcp::endpoint> endpoints, LinkFailure so_far) {
-    const tcp::endpoint endpoint = endpoints.back();
-    endpoints.pop_back();
-    tcp::socket& socket = transport_->socket();
-    error_code ignored;  // async_connect() reports the error, too
-    socket.close(ignored);
-    socket.open(endpoint.protocol(), ignored);
-    keep_icmp_errors(socket.native_handle());
-    socket.async_connect(endpoint, [self = shared_from_this(), wire = transport_, so_far,
-                                    rest = std::move(endpoints)](error_code failed) {
-      if (self->over_ || self->transport_ != wire) return;
-      const int fd = wire->socket().native_handle();
-      if (!failed) return self->connected(fd);
-      const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
-      const LinkFailure how = is_refused ? so_far : LinkFailure::kOther;
-      if (!rest.empty()) return self->connect_to(rest, how);
-      self->broken(failed.message(), how);
-    });
-  }
-
-  void connected(int socket) {
-    ignore_icmp_errors(socket);
-    reached_ = true;
-    disable_nagle(socket);
-    frames_ = FrameReader();
-    handshake_.reset();
-    perform(link_.connected(BootClock::now()));
-  }
-
-  void renew_tls() {
-    const TlsFiles& files = options_.tls_files;
-    if (!options_.tls || (files.cert.empty() && !files.has_authority())) return;
-    Result<FoundTls> found = TlsContext::for_agent(files);
-    if (found) options_.tls = std::move(found->context);
-  }
-
-  void read(const TransportPtr& wire) {
-    wire->read([self = shared_from_this(), wire](const Result<std::string_view>& bytes) {
-      if (self->over_ || self->transport_ != wire) return;
-      if (!bytes) return self->failed(bytes.error());
-      self->frames_.append(*bytes);
-      self->take_frames(wire);
-    });
-  }
-
-  void take_frames(const TransportPtr& wire) {
-    while (!over_ && transport_ == wire) {
-      const auto frame = frames_.next();
-      if (!frame) return garbled(frame.error().message());
-      if (!*frame) return read(wire);
-      if (handshake_ && !handshake_->is_over()) {
-        take_handshake(**frame);
-        continue;
-      }
-      const Result<ServiceMessage> message = decode<ServiceMessage>(**frame);
-      if (!message) {
-        // A service of a later version may send messages that this agent does not know.
-        if (message.error().kind == ErrorKind::kUnsupported) continue;
-        return garbled(message.error().message());
-      }
-      if (const Welcome* welcome = std::get_if<Welcome>(&*message)) {
-        end_when_cut_off(wire->socket().native_handle(), welcome->agent_patience);
-      }
-      if (std::holds_alternative<HeartbeatAck>(*message)) {
-        answers_soon_ = BootClock::now() - beat_sent_ <= 2 * kAnswerTime;
-      }
-      perform(link_.received(*message, BootClock::now()));
-    }
-  }
-
   template <class Message>
-  void transmit(const Message& message) {
+  void transmit(ContactPtr contact, const Message& message) {
+    if (!contact || !is_open(contact)) return;
     const Result<std::string> bytes = encode(message);
-    if (!bytes) return broken(bytes.error().message());
-    unsent_ += *bytes;
-    flush();
+    if (!bytes) return ended(contact, {How::kBroken, bytes.error().message()});
+    contact->unsent += *bytes;
+    flush(contact);
   }
 
-  void flush() {
-    if (!sending_.empty() || !transport_) return;
-    if (unsent_.empty()) {
-      if (when_sent_) farewell_said();
+  void flush(ContactPtr contact) {
+    if (!contact->sending.empty() || !is_open(contact)) return;
+    if (contact->unsent.empty()) {
+      if (when_sent_ && contact == chosen_) farewell_said();
       return;
     }
-    sending_.swap(unsent_);
-    transport_->write({asio::buffer(sending_)},
-                      [self = shared_from_this(), wire = transport_](const Result<void>& written) {
-                        if (self->transport_ != wire) return;
-                        self->sending_.clear();
-                        if (written) return self->flush();
-                        if (self->over_) return self->farewell_said();
-                        self->broken(written.error().message());
-                      });
+    contact->sending.swap(contact->unsent);
+    contact->transport->write({asio::buffer(contact->sending)},
+                              [self = shared_from_this(), contact,
+                               wire = contact->transport](const Result<void>& written) {
+                                if (contact->transport != wire) return;
+                                contact->sending.clear();
+                                if (written) return self->flush(contact);
+                                if (self->over_) return self->farewell_said();
+                                self->ended(contact, {How::kBroken, written.error().message()});
+                              });
   }
 
   void farewell_said() {
     if (farewell_) farewell_->cancel();
-    close();
+    close_all();
     if (when_sent_) std::exchange(when_sent_, nullptr)();
   }
 
-  // Handles a failed TLS connection. Unless the service says that it is overloaded, a TLS
-  // failure is not retried, because the next try would fail, too.
-  void failed(const Error& error) {
-    if (error.kind == ErrorKind::kResource) return broken(error.message(), LinkFailure::kPutOff);
-    if (error.kind != ErrorKind::kProtocol) return broken(error.message());
-    close();
-    perform(link_.without_tls(error.message(), BootClock::now()));
+  void broken(const std::string& why) {
+    close_all();
+    perform(link_.disconnected(why, BootClock::now()));
   }
 
-  void broken(const std::string& why, LinkFailure failure = LinkFailure::kOther) {
-    close();
-    perform(link_.disconnected(why, BootClock::now(), failure));
+  void close(ContactPtr contact) {
+    if (contact->transport) contact->transport->close();
+    contact->transport.reset();
+    contact->unsent.clear();
+    contact->sending = std::string();
+    std::erase(contacts_, contact);
+    if (chosen_ == contact) chosen_.reset();
   }
 
-  void garbled(const std::string& why) {
-    close();
-    perform(link_.garbled(why, BootClock::now()));
-  }
-
-  void close() {
-    if (!transport_) return;
-    transport_->close();
-    transport_.reset();
-    unsent_.clear();
-    sending_ = std::string();
+  void close_all() {
+    while (!contacts_.empty()) close(contacts_.back());
   }
 
   void arm() {
@@ -491,21 +743,19 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   ServiceLinkEvents events_;
   AgentLink link_;
   std::shared_ptr<LookUpReceiver> receiver_;
-  std::vector<tcp::endpoint> endpoints_;  // of the last successful look-up
-  bool asking_ = false;                   // a name look-up is running
-  bool awaits_address_ = false;           // the link cannot continue without its result
-  bool reached_ = false;                  // the last try got a connection
-  bool has_tried_ = false;                // to connect
-  TimePoint beat_sent_{};                 // the last heartbeat
-  bool answers_soon_ = true;              // the last answer came within 2 * kAnswerTime
+  std::vector<Target> targets_;  // the given ones, then those that were learned
+  std::size_t place_ = 0;        // LinkConnect::place of the last try
+  std::size_t welcomed_at_ = 0;  // the target of the last Welcome
+  bool awaits_address_ = false;  // the link cannot continue without a look-up's result
+  bool has_tried_ = false;       // to connect
+  TimePoint beat_sent_{};        // the last heartbeat
+  bool answers_soon_ = true;     // the last answer came within 2 * kAnswerTime
   asio::steady_timer timer_;
-  TransportPtr transport_;
-  FrameReader frames_;
-  std::optional<AgentHandshake> handshake_;  // of this connection, with a key or munge
+  asio::steady_timer again_;
+  std::vector<ContactPtr> contacts_;  // the open ones
+  ContactPtr chosen_;                 // the one that was welcomed; null: none
   std::optional<AsyncMunge> munge_;
   bool service_has_proved_ = false;  // its identity, on this connection or an earlier one
-  std::string unsent_;
-  std::string sending_;
   bool over_ = false;
   std::shared_ptr<asio::steady_timer> farewell_;
   std::function<void()> when_sent_;

@@ -47,9 +47,9 @@ class ServiceLink {
   // TellOutput. Returns false if the service cannot be reached now; nothing was sent then. A
   // request may get no Answer, if the connection breaks or if the service has an older version.
   virtual bool send_now(const AgentMessage& message) = 0;
-  // Returns the port of the service, or before the first Welcome the first one of those where it
+  // Returns where the service is, or before the first Welcome the first one of the places where it
   // may be; nullopt for one in this process.
-  virtual std::optional<std::uint16_t> port() const = 0;
+  virtual std::optional<HostPort> place() const = 0;
   // Returns the instance of the job (Welcome::instance); empty before the first Welcome.
   virtual std::string instance() const = 0;
   // Says goodbye. Calls `then` when the goodbye has been sent or cannot be sent.
@@ -60,11 +60,18 @@ class ServiceLink {
 std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
 
 // RemoteLinkOptions: how to reach a service over TCP. The link reconnects by itself after an
-// outage (rendezvous/client/core/agent_link.h). The host name is looked up on another thread.
-// It is looked up again when the host cannot be reached. A known address is tried without
-// waiting for a name server.
+// outage (rendezvous/client/core/agent_link.h). Host names are looked up on another thread. A name
+// is looked up again when its host cannot be reached. A known address is tried without waiting for
+// a name server.
+//
+// Of several services with a common state in etcd, all are asked at once, and the first one that
+// welcomes the agent is followed. So are all addresses of a single name, after such a service has
+// answered. A standby may name the leader. That address is asked, too, if services must prove their
+// identity: by a key, a certificate, or munge with demands_proof. Otherwise anybody who answers on
+// one of the addresses could lead agents anywhere, so only the given addresses are asked.
 struct RemoteLinkOptions {
   HostPort address;
+  std::vector<HostPort> others;           // other services with the same state
   std::vector<std::uint16_t> next_ports;  // of address.host, for AgentLinkOptions::next_services
   AgentLinkOptions link;
   // The job's key, which the service must also have. If it is empty, munge is used where

@@ -43,6 +43,7 @@ struct Head {
   bool last = false;
   bool allow = false;      // list the allowed methods
   bool challenge = false;  // name the authorization scheme
+  std::string_view location = {};
 };
 
 std::string write(const Head& head) {
@@ -52,6 +53,9 @@ std::string write(const Head& head) {
   response.set(http::field::cache_control, "no-store");
   if (head.allow) response.set(http::field::allow, "GET, HEAD");
   if (head.challenge) response.set(http::field::www_authenticate, "Bearer");
+  if (!head.location.empty()) {
+    response.set(http::field::location, {head.location.data(), head.location.size()});
+  }
   response.content_length(head.content_length);
   response.keep_alive(!head.last);
   std::ostringstream text;
@@ -65,7 +69,8 @@ HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
                          .content_length = page.body->size(),
                          .last = last,
                          .allow = page.status == 405,
-                         .challenge = page.status == 401}),
+                         .challenge = page.status == 401,
+                         .location = page.location}),
           .body = with_body ? page.body : nullptr,
           .status = page.status,
           .last = last};

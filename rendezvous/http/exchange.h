@@ -35,6 +35,7 @@ struct HttpPage {
   std::string type = "text/plain; charset=utf-8";
   HttpBody body;
   int status = 200;
+  std::string location = {};  // of a redirection
 };
 
 // Returns a page with one line of text.

@@ -25,7 +25,7 @@ using boost::system::error_code;
 class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(asio::io_context& io, const EtcdClientOptions& options, HostPort member,
-           const EtcdRequest& request, bool is_watch)
+           const EtcdRequest& request, const std::string& token, bool is_watch)
       : timer_(io),
         resolver_(io),
         transport_(std::make_shared<Transport>(tcp::socket(io))),
@@ -39,6 +39,7 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
     head.set(http::field::host, to_text(member_));
     head.set(http::field::content_type, "application/json");
     head.set(http::field::connection, is_watch ? "keep-alive" : "close");
+    if (!token.empty()) head.set(http::field::authorization, token);
     // Without it, a watch on a member without a leader is silent for ever.
     if (is_watch) head.set("Grpc-Metadata-hasleader", "true");
     head.body() = request.body;
@@ -152,7 +153,10 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
     const auto& response = parser_.get();
     if (response.result() == http::status::ok) return finish(std::move(parser_.get().body()));
     // Other servers, and an etcd without this version of the API, answer 404, too.
-    const std::string text = etcd_error_text(response.body());
+    std::string text = etcd_error_text(response.body());
+    if (response.result() == http::status::not_found && text.find("etcdserver:") == text.npos) {
+      text += " (expected etcd 3.4 or newer)";
+    }
     const bool has_no_lease = text.find("requested lease not found") != text.npos;
     fail(has_no_lease ? ErrorKind::kNotFound : ErrorKind::kStopped,
          std::to_string(response.result_int()) + " " + text);
@@ -200,14 +204,38 @@ EtcdClient::~EtcdClient() {
 }
 
 void EtcdClient::call(const EtcdRequest& request, Duration allowed, Handler then) {
+  // Leases are outside etcd's users. A keep-alive must not wait for a login.
+  const bool needs_user = !options_.user.empty() && !request.path.starts_with("/v3/lease/");
+  if (!needs_user || !token_.empty()) return send(request, allowed, std::move(then));
+  unsent_.push_back({request, allowed, std::move(then)});
+  if (unsent_.size() == 1) log_in();
+}
+
+void EtcdClient::log_in() {
+  send(authenticate(options_.user, options_.password), kLoginTime,
+       [this](const Result<std::string>& body) {
+         const Result<std::string> token =
+             body ? decode_token(*body) : Result<std::string>(body.error());
+         if (token) token_ = *token;
+         for (Call& call : std::exchange(unsent_, {})) {
+           token ? send(call.request, call.allowed, std::move(call.then)) : call.then(token);
+         }
+       });
+}
+
+void EtcdClient::send(const EtcdRequest& request, Duration allowed, Handler then) {
   const std::size_t member = member_;
   const auto exchange =
-      std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, false);
+      std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, token_, false);
   calls_.push_back(exchange);
-  exchange->then = [this, member, raw = exchange.get(),
+  exchange->then = [this, member, raw = exchange.get(), begun = BootClock::now(),
                     then = std::move(then)](const Result<std::string>& body) {
     std::erase_if(calls_, [raw](const auto& call) { return call.get() == raw; });
-    if (!body && body.error().kind != ErrorKind::kNotFound) leave(member);
+    const bool is_answered = body || body.error().kind == ErrorKind::kNotFound;
+    if (!is_answered) leave(member);
+    // The token may be of another member's past, or too old.
+    if (!body && body.error().kind == ErrorKind::kStopped) log_in_again();
+    if (options_.measure) options_.measure(BootClock::now() - begun, is_answered);
     then(body);
   };
   exchange->start(allowed);
@@ -218,7 +246,8 @@ void EtcdClient::watch(const EtcdRequest& request, Duration allowed,
                        std::function<void(const Error& why)> ended) {
   if (watch_) watch_->end();
   const std::size_t member = member_;
-  watch_ = std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, true);
+  watch_ =
+      std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, token_, true);
   watch_->on_line = std::move(on_line);
   watch_->then = [this, member, ended = std::move(ended)](const Result<std::string>& body) {
     watch_.reset();

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/result.h"
+#include "base/secret.h"
 #include "rendezvous/auth/tls_context.h"
 #include "rendezvous/persistence/etcd_codec.h"
 
@@ -24,12 +25,19 @@ namespace ddprun {
 struct EtcdClientOptions {
   std::vector<HostPort> endpoints;  // at least one
   TlsContextPtr tls;                // null: http
+  std::string user = {};            // empty: etcd needs no user
+  Secret password = {};
+  // Called after each call, and not for watches: how long it took, and whether etcd has answered.
+  // May be empty.
+  std::function<void(Duration took, bool is_answered)> measure = nullptr;
 };
 
 class EtcdClient {
  public:
   // A longer answer is refused.
   static constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
+  // etcd computes a slow hash of the password.
+  static constexpr Duration kLoginTime = std::chrono::seconds(2);
 
   EtcdClient(boost::asio::io_context& io, EtcdClientOptions options);
   ~EtcdClient();
@@ -46,8 +54,21 @@ class EtcdClient {
              std::function<void(std::string_view line)> on_line,
              std::function<void(const Error& why)> ended);
 
+  // Proves the user again before the next call. Calls that etcd refuses do this by themselves.
+  void log_in_again() { token_.clear(); }
+  // Later calls and watches use this context.
+  void set_tls(TlsContextPtr tls) { options_.tls = std::move(tls); }
+
  private:
   class Exchange;
+  struct Call {
+    EtcdRequest request;
+    Duration allowed;
+    Handler then;
+  };
+
+  void send(const EtcdRequest& request, Duration allowed, Handler then);
+  void log_in();
 
   // The next request goes to the member after this one.
   void leave(std::size_t member);
@@ -55,6 +76,8 @@ class EtcdClient {
   boost::asio::io_context& io_;
   EtcdClientOptions options_;
   std::size_t member_ = 0;
+  std::string token_;         // proves the user at every member that has not restarted since
+  std::vector<Call> unsent_;  // wait for a token
   std::vector<std::shared_ptr<Exchange>> calls_;
   std::shared_ptr<Exchange> watch_;
 };

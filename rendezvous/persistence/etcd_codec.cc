@@ -1,5 +1,6 @@
 #include "rendezvous/persistence/etcd_codec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/base64.h"
+#include "base/is_control.h"
 #include "base/terminal_text.h"
 
 namespace ddprun {
@@ -16,6 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kErrorTextBytes = 200;
+constexpr std::size_t kMaxTokenBytes = 8192;
 
 std::string leader_key(std::string_view prefix) { return std::string(prefix) + "/leader"; }
 std::string chain_key(std::string_view prefix) { return std::string(prefix) + "/chain"; }
@@ -161,6 +164,22 @@ EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write) {
   }
   body["failure"] = {range_of(leader), range_of(chain)};
   return {"/v3/kv/txn", body.dump()};
+}
+
+EtcdRequest authenticate(std::string_view user, const Secret& password) {
+  return {"/v3/auth/authenticate", Json{{"name", user}, {"password", password.view()}}.dump()};
+}
+
+Result<std::string> decode_token(std::string_view body) {
+  const Json json = parse(body);
+  const Json& token = at(json, "token");
+  if (!token.is_string()) return not_etcds();
+  const std::string text = token.get<std::string>();
+  // It goes into a header.
+  if (text.empty() || text.size() > kMaxTokenBytes || std::ranges::any_of(text, is_control)) {
+    return not_etcds();
+  }
+  return text;
 }
 
 Result<GrantedLease> decode_granted(std::string_view body) {

@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "base/result.h"
+#include "base/secret.h"
 #include "rendezvous/membership/core/leadership.h"
 #include "rendezvous/persistence/core/fenced_writes.h"
 #include "rendezvous/persistence/core/journal.h"
@@ -36,12 +37,15 @@ EtcdRequest watch_leader_key(std::string_view prefix, EtcdRevision from);
 // Reads all keys of the prefix.
 EtcdRequest read_state(std::string_view prefix);
 EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write);
+// Proves a user. The answer has a token for later requests.
+EtcdRequest authenticate(std::string_view user, const Secret& password);
 
 struct GrantedLease {
   EtcdLease lease = 0;
   Duration time{};
 };
 Result<GrantedLease> decode_granted(std::string_view body);
+Result<std::string> decode_token(std::string_view body);
 // Returns whether etcd still has the lease.
 Result<bool> decode_kept(std::string_view body);
 Result<LeaderKey> decode_leader_key(std::string_view body);

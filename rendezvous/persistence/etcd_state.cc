@@ -36,20 +36,23 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
     events_ = {};
   }
 
-  Result<void> keep(std::uint64_t number, const StateChange& change) {
+  void keep(std::uint64_t number, const StateChange& change) {
+    if (has_resigned_) return;
     DDPRUN_ASSERT(writes_.has_value(), "only the leader has changes");
     const Result<void> kept = writes_->keep(number, to_entry(change));
-    if (!kept) return kept;
+    if (!kept) too_large_ = kept.error();
     // The changes of one turn of the event loop share a write.
-    if (std::exchange(will_write_, true)) return {};
+    if (std::exchange(will_write_, true)) return;
     boost::asio::post(io_, [self = shared_from_this()] {
       self->will_write_ = false;
-      if (!self->is_over_) self->write();
+      if (self->is_over_) return;
+      if (const auto error = std::exchange(self->too_large_, std::nullopt)) self->stuck(*error);
+      self->write();
     });
-    return {};
   }
 
   bool serves() const { return leadership_.serves(BootClock::now()); }
+  void set_tls(TlsContextPtr tls) { client_->set_tls(std::move(tls)); }
 
   void leader_process_gone() {
     boost::asio::post(io_, [self = shared_from_this()] {
@@ -59,6 +62,7 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
 
   void resign(std::function<void()> then) {
     on_resigned_ = std::move(then);
+    has_resigned_ = true;
     boost::asio::post(io_, [self = shared_from_this()] {
       if (self->is_over_) return;
       self->writes_.reset();
@@ -164,7 +168,11 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
           if (event && *event == WatchEvent::kDeleted)
             self->take(self->leadership_.leader_key_gone(BootClock::now()));
           // The revision was compacted, or the member has no leader.
-          if (event && *event == WatchEvent::kEnded) self->watch_again(0);
+          // Or the user's token is not valid any more.
+          if (event && *event == WatchEvent::kEnded) {
+            self->client_->log_in_again();
+            self->watch_again(0);
+          }
         },
         [self = shared_from_this(), from](const Error&) { self->watch_again(from); });
   }
@@ -182,6 +190,8 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   void perform(const Lead& action) {
     writes_.emplace(action.term, contents_.chain_modified);
     durable_ = 0;
+    is_stuck_ = false;
+    failing_since_.reset();
     events_.leads(action.term, std::exchange(contents_, {}).image);
   }
   void perform(const Suspend&) { events_.suspended(); }
@@ -196,25 +206,40 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   void write() {
     const std::optional<FencedWrite> next = writes_ ? writes_->next() : std::nullopt;
     if (!next) return;
-    client_->call(
-        put_fenced(options_.prefix, *next), Leadership::kTryTime,
-        [self = shared_from_this(), this, term = next->term](const Result<std::string>& body) {
-          const auto written = body ? decode_written(*body)
-                                    : Result<std::variant<EtcdRevision, FenceState>>(body.error());
-          note(written);
-          if (!writes_ || leadership_.term() != term) return;
-          if (!written) {
-            writes_->unknown();
-          } else if (const auto* revision = std::get_if<EtcdRevision>(&*written)) {
-            writes_->written(*revision);
-          } else {
-            writes_->refused(std::get<FenceState>(*written));
-          }
-          if (writes_->is_lost()) return take(leadership_.fenced(BootClock::now()));
-          const std::uint64_t durable = writes_->durable();
-          if (std::exchange(durable_, durable) != durable) events_.durable(durable);
-          if (!is_over_) write_again(!written);
-        });
+    const TimePoint begun = BootClock::now();
+    client_->call(put_fenced(options_.prefix, *next), Leadership::kTryTime,
+                  [self = shared_from_this(), this, begun,
+                   term = next->term](const Result<std::string>& body) {
+                    const auto written =
+                        body ? decode_written(*body)
+                             : Result<std::variant<EtcdRevision, FenceState>>(body.error());
+                    note(written);
+                    if (!writes_ || leadership_.term() != term) return;
+                    if (!written) {
+                      writes_->unknown();
+                      if (!failing_since_) failing_since_ = begun;
+                      if (BootClock::now() - *failing_since_ >= kStuckAfter) stuck(written.error());
+                    } else if (const auto* revision = std::get_if<EtcdRevision>(&*written)) {
+                      writes_->written(*revision);
+                    } else {
+                      writes_->refused(std::get<FenceState>(*written));
+                    }
+                    if (writes_->is_lost()) return take(leadership_.fenced(BootClock::now()));
+                    if (written) unstuck();
+                    const std::uint64_t durable = writes_->durable();
+                    if (std::exchange(durable_, durable) != durable) events_.store.durable(durable);
+                    if (!is_over_) write_again(!written);
+                  });
+  }
+
+  void stuck(const Error& why) {
+    if (!std::exchange(is_stuck_, true)) events_.store.failed(why);
+  }
+
+  void unstuck() {
+    failing_since_.reset();
+    if (writes_->has_too_large() || !std::exchange(is_stuck_, false)) return;
+    events_.store.well();
   }
 
   void write_again(bool has_failed) {
@@ -226,12 +251,12 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // Reports trouble with etcd once.
+  // Reports the beginning and the end of trouble with etcd.
   template <class Answer>
   void note(const Result<Answer>& answer) {
     const bool is_trouble = !answer && answer.error().kind != ErrorKind::kNotFound;
-    if (std::exchange(has_trouble_, is_trouble) || !is_trouble) return;
-    events_.failed(answer.error());
+    if (std::exchange(has_trouble_, is_trouble) == is_trouble) return;
+    events_.trouble(is_trouble ? std::optional(answer.error()) : std::nullopt);
   }
 
   void resigned() {
@@ -253,6 +278,10 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   boost::asio::steady_timer watch_timer_;
   EtcdRevision watched_from_ = 0;  // of the newest watch
   std::function<void()> on_resigned_;
+  std::optional<TimePoint> failing_since_;  // writes
+  bool is_stuck_ = false;                   // `failed` was called, and `well` not yet
+  std::optional<Error> too_large_;          // why the newest change was not taken
+  bool has_resigned_ = false;
   bool will_write_ = false;
   bool has_trouble_ = false;
   bool is_over_ = false;
@@ -266,8 +295,8 @@ EtcdState::EtcdState(boost::asio::io_context& io, EtcdStateOptions options, Rng 
 
 EtcdState::~EtcdState() { impl_->end(); }
 
-Result<void> EtcdState::keep(std::uint64_t number, const StateChange& change) {
-  return impl_->keep(number, change);
+void EtcdState::keep(std::uint64_t number, const StateChange& change) {
+  impl_->keep(number, change);
 }
 
 bool EtcdState::serves() const { return impl_->serves(); }
@@ -275,5 +304,7 @@ bool EtcdState::serves() const { return impl_->serves(); }
 void EtcdState::leader_process_gone() { impl_->leader_process_gone(); }
 
 void EtcdState::resign(std::function<void()> then) { impl_->resign(std::move(then)); }
+
+void EtcdState::set_tls(TlsContextPtr tls) { impl_->set_tls(std::move(tls)); }
 
 }  // namespace ddprun

@@ -2,8 +2,8 @@
 // Leadership and FencedWrites decide.
 //
 // It takes the place of StateDirectory and StateWriter: changes go in, and come back as durable.
-// Only the leader has changes. A process that was stopped must ask serves() before it handles
-// anything.
+// Only the leader has changes. A process that was stopped must ask serves() before it answers
+// anyone.
 //
 // The io_context's thread makes all calls and gets all callbacks, never within a call. After the
 // destructor no callback is called.
@@ -13,11 +13,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/rng.h"
-#include "rendezvous/membership/core/job_state.h"
 #include "rendezvous/persistence/etcd_client.h"
+#include "rendezvous/persistence/state_store.h"
 
 namespace ddprun {
 
@@ -28,6 +29,8 @@ struct EtcdStateOptions {
 };
 
 struct EtcdStateEvents {
+  // failed: a change is larger than etcd takes, or a write has failed for kStuckAfter.
+  StateStoreEvents store;
   // This service leads in this term. The image is what earlier leaders have written.
   std::function<void(EtcdRevision term, const JournalImage& image)> leads;
   std::function<void()> suspended;  // answer no agent, but keep connections and state
@@ -35,26 +38,27 @@ struct EtcdStateEvents {
   // Another service leads, or will. What is not durable is lost.
   std::function<void(const std::string& why)> stepped_down;
   std::function<void(const std::string& leader)> follows;  // the leader's address
-  // All changes up to this number are durable.
-  std::function<void(std::uint64_t number)> durable;
-  // etcd does not answer, or refuses. Called once until it answers again.
-  std::function<void(const Error& why)> failed;
+  // etcd does not answer, or refuses. nullopt: it answers again.
+  std::function<void(const std::optional<Error>& why)> trouble;
 };
 
-class EtcdState {
+class EtcdState final : public StateStore {
  public:
-  EtcdState(boost::asio::io_context& io, EtcdStateOptions options, Rng rng, EtcdStateEvents events);
-  ~EtcdState();
+  static constexpr Duration kStuckAfter = std::chrono::seconds(1);
 
-  // Queues a change of the term. Its number must be larger than the last one; 1 is the first of a
-  // term. kInvalidArgument: it is larger than etcd takes. REQUIRES: this service leads.
-  Result<void> keep(std::uint64_t number, const StateChange& change);
+  EtcdState(boost::asio::io_context& io, EtcdStateOptions options, Rng rng, EtcdStateEvents events);
+  ~EtcdState() override;
+
+  // The numbers of a term begin with 1. No effect after resign(). REQUIRES: this service leads.
+  void keep(std::uint64_t number, const StateChange& change) override;
   // Returns whether agents may be answered now.
   bool serves() const;
   // Reports that the leader's host refuses connections, after the connection to it was broken.
   void leader_process_gone();
   // Lets a standby lead at once. then: the lease is revoked, or a short time is over.
   void resign(std::function<void()> then);
+  // New connections to etcd use this context.
+  void set_tls(TlsContextPtr tls);
 
  private:
   class Impl;

@@ -18,7 +18,7 @@ namespace asio = boost::asio;
 
 class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, StateDirectory directory, StateWriterEvents events)
+  Impl(asio::io_context& io, StateDirectory directory, StateStoreEvents events)
       : io_(io),
         directory_(std::move(directory)),
         path_(directory_->path()),
@@ -122,7 +122,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   asio::io_context& io_;
   std::optional<StateDirectory> directory_;  // belongs to the disk thread during a write
   const std::string path_;                   // of directory_
-  StateWriterEvents events_;
+  StateStoreEvents events_;
   asio::steady_timer retry_;
   asio::steady_timer hang_;
   Entries waiting_;           // for the next write; the newest change of each key
@@ -138,7 +138,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   asio::thread_pool disk_{1};
 };
 
-StateWriter::StateWriter(asio::io_context& io, StateDirectory directory, StateWriterEvents events)
+StateWriter::StateWriter(asio::io_context& io, StateDirectory directory, StateStoreEvents events)
     : impl_(std::make_shared<Impl>(io, std::move(directory), std::move(events))) {
   impl_->start();
 }

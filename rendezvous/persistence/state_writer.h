@@ -19,36 +19,25 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "base/clock.h"
-#include "rendezvous/membership/core/job_state.h"
 #include "rendezvous/persistence/state_directory.h"
+#include "rendezvous/persistence/state_store.h"
 
 namespace ddprun {
 
-struct StateWriterEvents {
-  // All changes up to this number are durable.
-  std::function<void(std::uint64_t number)> durable;
-  // The disk is full, refuses to write, or does not answer. Called before a change written at that
-  // time is reported as durable. It is called once until `well`. If the disk did not answer, it is
-  // called again when the disk's error is known.
-  std::function<void(const Error& why)> failed;
-  // Writing works again.
-  std::function<void()> well;
-};
-
-class StateWriter {
+class StateWriter final : public StateStore {
  public:
   static constexpr Duration kRetryPause = std::chrono::milliseconds(500);
   static constexpr Duration kHungAfter = std::chrono::seconds(1);
 
-  StateWriter(boost::asio::io_context& io, StateDirectory directory, StateWriterEvents events);
-  ~StateWriter();
+  // failed: the disk is full, refuses to write, or does not answer. If it did not answer, failed is
+  // called again when the disk's error is known.
+  StateWriter(boost::asio::io_context& io, StateDirectory directory, StateStoreEvents events);
+  ~StateWriter() override;
 
-  // Queues a change for the next write. Its number must be larger than the last one.
-  void keep(std::uint64_t number, const StateChange& change);
+  void keep(std::uint64_t number, const StateChange& change) override;
 
  private:
   class Impl;

@@ -20,7 +20,6 @@ namespace {
 
 constexpr Bounds kUser{0, std::numeric_limits<std::uint32_t>::max()};
 constexpr Bounds kLogLines{0, kMaxLogLines};
-constexpr Bounds kFromZero{0, kMaxInt64};
 
 }  // namespace
 
@@ -145,6 +144,7 @@ void fields(F& at, Of<F, Welcome>& welcome) {
   at.field("embedded", welcome.embedded);
   at.field("host", welcome.host, Name());
   at.optional("own", welcome.own, welcome.own);
+  at.optional("term", welcome.term > 0, welcome.term, kFromZero);
 }
 
 template <class F>
@@ -156,6 +156,7 @@ void fields(F& at, Of<F, Refused>& refused) {
 template <class F>
 void fields(F& at, Of<F, Silence>& silence) {
   at.field("reason", silence.reason, kMaxTextBytes);
+  at.optional("leader", !silence.leader.empty(), silence.leader, Name());
 }
 
 template <class F>
@@ -168,6 +169,7 @@ template <class F>
 void fields(F& at, Of<F, Wait>& wait) {
   at.field("reason", wait.reason, kMaxTextBytes);
   at.optional("generation", wait.generation >= Generation(0), wait.generation);
+  at.optional("term", wait.term > 0, wait.term, kFromZero);
 }
 
 template <class F>
@@ -176,11 +178,13 @@ void fields(F& at, Of<F, Stop>& stop) {
   at.field("reason", stop.reason, kMaxTextBytes);
   at.optional("at_once", stop.at_once, stop.at_once);
   at.optional("look", stop.look, stop.look);
+  at.optional("term", stop.term > 0, stop.term, kFromZero);
 }
 
 template <class F>
 void fields(F& at, Of<F, End>& end) {
   at.field("verdict", end.verdict);
+  at.optional("term", end.term > 0, end.term, kFromZero);
 }
 
 template <class F>

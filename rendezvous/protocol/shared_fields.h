@@ -16,6 +16,7 @@ inline constexpr Bounds kPort{0, 65535};
 inline constexpr Bounds kSignal{0, 64};
 inline constexpr Bounds kCode{0, 65535};  // exit codes, signals, errno
 inline constexpr Bounds kStep{std::numeric_limits<std::int64_t>::min(), kMaxInt64};
+inline constexpr Bounds kFromZero{0, kMaxInt64};
 // Zero would make an endless loop.
 inline constexpr Duration kShortest = std::chrono::milliseconds(1);
 
@@ -121,6 +122,7 @@ void fields(F& at, Of<F, Assignment>& assignment) {
   at.optional("restarts_left", assignment.restarts_left, kCount);
   at.optional("failure", assignment.failure);
   at.optional("lease_ms", true, assignment.lease, kShortest);
+  at.optional("term", assignment.term > 0, assignment.term, kFromZero);
 }
 
 }  // namespace ddprun

@@ -13,6 +13,7 @@
 #include "rendezvous/auth/tls_context.h"
 #include "rendezvous/membership/core/lease.h"
 #include "rendezvous/net/tcp_address.h"
+#include "rendezvous/persistence/core/state_place.h"
 #include "rendezvous/persistence/state_codec.h"
 #include "rendezvous/protocol/core/handshake.h"
 #include "rendezvous/service/daemon.h"
@@ -26,9 +27,14 @@ constexpr const char* kName = "ddp-rendezvous";
 
 struct Options {
   LeaseTimes times;
-  std::string state_directory;  // empty: none
-  std::string key_file;         // empty: none
-  std::string munge_socket;     // empty: munge's own default
+  std::string state;            // as --state has it; empty: none
+  std::string state_directory;  // of --state-dir; empty: none
+  std::string advertised;       // empty: where it listens
+  std::string etcd_user;        // empty: none
+  std::string etcd_password_file;
+  TlsFiles etcd_tls{.options = "--etcd-"};
+  std::string key_file;      // empty: none
+  std::string munge_socket;  // empty: munge's own default
   TlsFiles tls;
   bool require_auth = false;
   bool print_read_token = false;
@@ -57,10 +63,31 @@ void add_options(CLI::App& app, Options& options) {
     const Result<void> good = check_lease(options.times);
     if (!good) throw CLI::ValidationError(good.error().message());
   });
-  app.add_option("--state-dir", options.state_directory,
-                 "Directory for the state: a service that is killed and started again continues "
-                 "with the same jobs, generations and budgets. It is made if it does not exist")
+  app.add_option("--state", options.state,
+                 "Where the state is kept: a service that is killed and started again continues "
+                 "with the same jobs, generations and budgets. dir:PATH: in a directory, which is "
+                 "made if it does not exist. etcd://HOST:PORT,HOST:PORT,.../PREFIX: in etcd, for "
+                 "several services of which one leads")
+      ->type_name("URL");
+  app.add_option("--state-dir", options.state_directory, "The same as --state dir:DIR")
       ->type_name("DIR");
+  app.add_option("--advertise", options.advertised,
+                 "Where agents and the other services find this one, if it leads (default: the "
+                 "address of --listen, or this host's name)")
+      ->type_name("HOST:PORT");
+  app.add_option("--etcd-user", options.etcd_user, "User of etcd, if it has users")
+      ->type_name("NAME");
+  app.add_option("--etcd-password-file", options.etcd_password_file,
+                 "File with the user's password. Default: DDPRUN_ETCD_PASSWORD in the environment")
+      ->type_name("FILE");
+  app.add_option("--etcd-ca", options.etcd_tls.ca,
+                 "Use TLS with etcd: the authority of its certificates, in PEM. system: those "
+                 "that this system trusts. Read again at SIGHUP, like the next two files")
+      ->type_name("FILE|system");
+  app.add_option("--etcd-cert", options.etcd_tls.cert,
+                 "Certificate to show to etcd, in PEM. With users of etcd it must have no CN")
+      ->type_name("FILE");
+  app.add_option("--etcd-key", options.etcd_tls.key, "Its private key, in PEM")->type_name("FILE");
   app.add_option(
          "--rdzv-key-file", options.key_file,
          "File with the key that agents must also have, or with one for each job: lines of KEY or "
@@ -86,6 +113,80 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag(
       "--print-read-token", options.print_read_token,
       "Print the token for /metrics and /status.json, which is derived from the key, and exit");
+}
+
+// Returns where the state is kept; both members empty: nowhere.
+Result<StatePlace> find_place(const Options& given) {
+  if (given.state.empty()) return StatePlace{.directory = given.state_directory};
+  if (!given.state_directory.empty()) {
+    return invalid_argument("--state-dir says another place: give one of the two")
+        .within("--state");
+  }
+  Result<StatePlace> place = parse_state_place(given.state);
+  if (!place) return std::move(place).error().within("--state");
+  return place;
+}
+
+// Checks that options for etcd are given only with etcd, and completely.
+Result<void> check_etcd_options(const Options& given, const StatePlace& place) {
+  const std::pair<const char*, bool> options[] = {
+      {"--advertise", !given.advertised.empty()},
+      {"--etcd-user", !given.etcd_user.empty()},
+      {"--etcd-password-file", !given.etcd_password_file.empty()},
+      {"--etcd-ca", !given.etcd_tls.ca.empty()},
+      {"--etcd-cert", !given.etcd_tls.cert.empty()},
+      {"--etcd-key", !given.etcd_tls.key.empty()}};
+  for (const auto& [name, is_given] : options) {
+    if (is_given && place.etcd.empty()) {
+      return invalid_argument("needs --state etcd://...").within(name);
+    }
+  }
+  if (given.etcd_tls.is_given() && given.etcd_tls.ca.empty()) {
+    return invalid_argument("needs --etcd-ca, which turns TLS on").within("--etcd-cert");
+  }
+  if (!given.etcd_password_file.empty() && given.etcd_user.empty()) {
+    return invalid_argument("needs --etcd-user").within("--etcd-password-file");
+  }
+  return {};
+}
+
+// Returns the address at which others find this service.
+Result<std::string> address_of(const Options& given, const HostPort& listening) {
+  if (given.advertised.empty()) {
+    const bool is_all = listening.host == "::" || listening.host == "0.0.0.0";
+    return to_text(HostPort{is_all ? host_name() : listening.host, listening.port});
+  }
+  const Result<HostPort> address = parse_host_port(given.advertised);
+  if (!address) return Error(address.error()).within("--advertise");
+  if (address->host.empty() || address->port == 0) {
+    return invalid_argument("invalid value '" + given.advertised + "' (expected HOST:PORT)")
+        .within("--advertise");
+  }
+  return to_text(*address);
+}
+
+Result<EtcdStateOptions> find_etcd(const Options& given, const StatePlace& place,
+                                   const HostPort& listening, Logger& log) {
+  Result<std::string> address = address_of(given, listening);
+  if (!address) return std::move(address).error();
+  EtcdStateOptions options{.client = {.endpoints = place.etcd, .tls = nullptr},
+                           .prefix = place.prefix,
+                           .address = std::move(*address)};
+  const Result<FoundPassword> password = find_etcd_password(given.etcd_password_file);
+  if (!password) return password.error();
+  if (!password->remark.empty()) log.warning(password->remark);
+  options.client.user = given.etcd_user;
+  options.client.password = password->password;
+  if (!given.etcd_user.empty() && password->password.empty()) {
+    return invalid_argument(concat("needs --etcd-password-file or ", kEtcdPasswordVariable))
+        .within("--etcd-user");
+  }
+  if (!given.etcd_tls.is_given()) return options;
+  Result<FoundTls> tls = TlsContext::for_agent(given.etcd_tls);
+  if (!tls) return std::move(tls).error();
+  if (!tls->remark.empty()) log.warning(tls->remark);
+  options.client.tls = std::move(tls->context);
+  return options;
 }
 
 Result<KeptState> open_state(const std::string& path, Logger& log) {
@@ -142,11 +243,20 @@ void reload(const Options& given, Logger& log, RendezvousServer& server) {
       log.info("has read the keys again");
     }
   }
-  if (!given.tls.is_given()) return;
-  Result<FoundTls> found = TlsContext::for_service(given.tls);
-  if (!is_new(found, "certificates", log)) return;
-  server.set_tls(std::move(found->context));
-  log.info("has read the certificates again");
+  if (given.tls.is_given()) {
+    Result<FoundTls> found = TlsContext::for_service(given.tls);
+    if (is_new(found, "certificates", log)) {
+      server.set_tls(std::move(found->context));
+      log.info("has read the certificates again");
+    }
+  }
+  if (given.etcd_tls.is_given()) {
+    Result<FoundTls> found = TlsContext::for_agent(given.etcd_tls);
+    if (is_new(found, "certificates for etcd", log)) {
+      server.set_etcd_tls(std::move(found->context));
+      log.info("has read the certificates for etcd again");
+    }
+  }
 }
 
 // Looks for munge. Called if there are neither keys nor certificates that agents must show.
@@ -170,6 +280,9 @@ Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listenin
 
 Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
                             DaemonSocket socket) {
+  const Result<StatePlace> place = find_place(given);
+  if (!place) return place.error();
+  if (const auto good = check_etcd_options(given, *place); !good) return good.error();
   Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) return std::move(found).error();
   if (!found->remark.empty()) log.warning(found->remark);
@@ -186,10 +299,16 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
                                              : find_munge_for(given, socket.address, log);
   if (!munge) return munge.error();
   std::optional<KeptState> kept;
-  if (!given.state_directory.empty()) {
-    Result<KeptState> opened = open_state(given.state_directory, log);
+  if (!place->directory.empty()) {
+    Result<KeptState> opened = open_state(place->directory, log);
     if (!opened) return std::move(opened).error();
     kept = std::move(*opened);
+  }
+  std::optional<EtcdStateOptions> etcd;
+  if (!place->etcd.empty()) {
+    Result<EtcdStateOptions> options = find_etcd(given, *place, socket.address, log);
+    if (!options) return std::move(options).error();
+    etcd = std::move(*options);
   }
   ServiceOptions options{.times = given.times, .host = host_name(), .service_id = random_hex(8)};
   // Without kept state, agents of an earlier service at this address may still come.
@@ -202,12 +321,13 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   server->set_keys(std::move(found->keys));
   if (munge->munge) server->set_munge(munge->munge);
   server->set_tls(std::move(tls.context));
+  if (etcd) server->keep_in_etcd(std::move(*etcd));
   server->start();
   DaemonService service{
       .service = server,
       .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
       .reload = {}};
-  if (!given.key_file.empty() || given.tls.is_given()) {
+  if (!given.key_file.empty() || given.tls.is_given() || given.etcd_tls.is_given()) {
     service.reload = [server, &given, &log] { reload(given, log, *server); };
   }
   return service;

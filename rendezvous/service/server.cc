@@ -18,11 +18,8 @@
 #include "rendezvous/auth/async_munge.h"
 #include "rendezvous/auth/core/failure_rate.h"
 #include "rendezvous/auth/core/handshake_turns.h"
-#include "rendezvous/http/core/metrics_page.h"
 #include "rendezvous/http/entry.h"
-#include "rendezvous/http/page_cache.h"
 #include "rendezvous/http/process_figures.h"
-#include "rendezvous/http/status_page.h"
 #include "rendezvous/membership/core/outbox.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/core/first_bytes.h"
@@ -32,6 +29,8 @@
 #include "rendezvous/persistence/state_writer.h"
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/protocol/core/handshake.h"
+#include "rendezvous/service/etcd_role.h"
+#include "rendezvous/service/pages.h"
 #include "rendezvous/store/server.h"
 #include "rendezvous/transport/transport.h"
 
@@ -92,16 +91,13 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         timer_(io),
         turns_(options.handshake_turns),
         lag_timer_(io),
-        http_(std::in_place, [this](const HttpRequest& request) { return page(request); }),
+        http_(std::in_place,
+              [this](const HttpRequest& request) { return pages_.page(request, view()); }),
         turn_timer_(io),
         drain_timer_(io) {
     if (kept) {
       table_.note_durable(0);
-      writer_.emplace(
-          io, std::move(kept->directory),
-          StateWriterEvents{.durable = [this](std::uint64_t number) { on_durable(number); },
-                            .failed = [this](const Error& why) { close(why); },
-                            .well = [this] { open(); }});
+      writer_ = std::make_unique<StateWriter>(io, std::move(kept->directory), store_events());
     }
     if (listener.valid()) {
       acceptor_.emplace(
@@ -111,6 +107,17 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                                const SocketAddress& peer) { welcome(std::move(socket), peer); },
               .cannot_accept = [this](const std::string& why) { strangers_.warning(why); }});
     }
+  }
+
+  void keep_in_etcd(EtcdStateOptions etcd) override {
+    auto role = std::make_unique<EtcdRole>(
+        io_, log_, std::move(etcd),
+        EtcdRoleEvents{.store = store_events(),
+                       .leads = [this](const ServiceState& past) { lead(past); },
+                       .resumed = [this] { resume(); },
+                       .stepped_down = [this](const std::string& why) { step_down(why); }});
+    role_ = role.get();
+    writer_ = std::move(role);
   }
 
   void start() override {
@@ -131,6 +138,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     drain_timer_.cancel();
     turn_timer_.cancel();
     waiting_.clear();
+    role_ = nullptr;
     writer_.reset();
     munge_.reset();
     for (auto& [id, session] : sessions_) {
@@ -170,6 +178,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     munge_.emplace(io_, std::move(munge));
   }
   void set_tls(TlsContextPtr tls) override { tls_ = std::move(tls); }
+  void set_etcd_tls(TlsContextPtr tls) override {
+    if (role_) role_->set_tls(std::move(tls));
+  }
 
   void when_idle(std::function<void()> then) override {
     ends_soon_ = true;
@@ -312,6 +323,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       }
       settle(session);
       if (request && request->follow) enable_keepalive(session->wire->socket().native_handle());
+    }
+    if (role_ && !role_->leads()) {
+      send_away(session, role_->standby_answer());
+      return {};
     }
     perform(table_.receive({.connection = session->id,
                             .local = false,
@@ -497,57 +512,14 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   // --- HTTP pages -------------------------------------------------------------------------------
 
-  std::optional<HttpPage> page(const HttpRequest& request) {
-    const std::string_view path = request.path;
-    if (path == "/healthz") return text_page("ok");
-    if (path == "/readyz") {
-      if (draining_) return text_page("the service is stopping", 503);
-      if (const auto& why = table_.why_closed()) return text_page(*why, 503);
-      if (!ends_soon_) return text_page("ok");
-      return text_page("this service ends with its job", 503);
-    }
-    if (tls_ && !request.encrypted) {
-      return text_page("without TLS only /healthz and /readyz are served: use https://", 403);
-    }
-    if (!may_read(request.authorization)) {
-      return text_page(
-          "this page requires the token of --print-read-token: Authorization: Bearer TOKEN", 401);
-    }
-    if (path == "/metrics") {
-      return cached(metrics_, [this] {
-        return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
-                        .body = body_of(metrics_page(table_, figures()))};
-      });
-    }
-    if (path == "/status.json") {
-      return cached(status_, [this] {
-        return HttpPage{.type = "application/json", .body = body_of(status_page(table_, moment()))};
-      });
-    }
-    return std::nullopt;
-  }
-
-  // Returns whether the request may read protected pages. With keys it needs the token that is
-  // derived from the key for every job.
-  bool may_read(std::string_view authorization) const {
-    if (keys_.empty()) return true;
-    constexpr std::string_view kScheme = "Bearer ";
-    if (!keys_.for_every_job() || !authorization.starts_with(kScheme)) return false;
-    return is_same_secret(authorization.substr(kScheme.size()),
-                          read_token_of(keys_.for_every_job()->view()));
-  }
-
-  template <class Make>
-  HttpPage cached(PageCache& cache, Make&& make) {
-    const TimePoint begun = BootClock::now();
-    if (const HttpPage* page = cache.find(begun)) return *page;
-    HttpPage page = make();
-    cache.keep(page, begun, BootClock::now());
-    return page;
-  }
-
-  static Moment moment() {
-    return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+  ServiceView view() const {
+    return {.jobs = table_,
+            .keys = keys_,
+            .role = role_,
+            .has_tls = tls_ != nullptr,
+            .is_draining = draining_,
+            .ends_soon = ends_soon_,
+            .figures = [this] { return figures(); }};
   }
 
   Figures figures() const {
@@ -556,6 +528,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (shown_store_) figures.store = shown_store_->counters();
     figures.process = process_figures();
     figures.state_writable = !table_.why_closed().has_value();
+    if (role_) figures.etcd = role_->counters();
     return figures;
   }
 
@@ -570,6 +543,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   // --- output of the table ----------------------------------------------------------------------
 
   void perform(ServiceOutput out) {
+    hold_if_suspended();
     for (const std::string& line : out.log) {
       if (!quiet_) log_.info(line);
     }
@@ -604,13 +578,15 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   // that is required.
   void show(const ServiceOutput::Page& page) {
     Answer answer{.number = page.number, .done = true};
-    answer.page = status_page(table_, moment(), {.only = page.job, .max_bytes = kMaxPageBytes});
+    answer.page =
+        status_page(table_, this_moment(), {.only = page.job, .max_bytes = kMaxPageBytes});
     ServiceOutput::Send send{
         .connection = page.connection, .message = std::move(answer), .last = page.last};
     deliver(send);
   }
 
   void deliver(ServiceOutput::Send& send) {
+    if (role_) set_term(send.message, role_->term());
     if (const auto local = locals_.find(send.connection); local != locals_.end()) {
       asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
                        message = std::move(send.message)] {
@@ -624,16 +600,23 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   // --- durable state, and the end of the service ----------------------------------------------
 
+  StateStoreEvents store_events() {
+    return {.durable = [this](std::uint64_t number) { on_durable(number); },
+            .failed = [this](const Error& why) { close(why); },
+            .well = [this] { open(); }};
+  }
+
   bool is_durable() const { return !writer_ || outbox_.durable() == last_change_; }
 
   void on_durable(std::uint64_t number) {
+    hold_if_suspended();
     table_.note_durable(number);
     for (ServiceOutput::Send& send : outbox_.take_durable(number)) deliver(send);
     flush_all();
     if (draining_ && is_durable()) say_farewell();
   }
 
-  // Stops admission, because the disk of the state does not work.
+  // Stops admission, because the state cannot be written.
   void close(const Error& why) {
     const std::string reason =
         "no new jobs or agents are admitted until the state can be written: " + why.message();
@@ -661,7 +644,55 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     for (const auto& [id, session] : sessions_) {
       if (!session->sending.empty() || !session->unsent.empty()) return;
     }
+    if (role_) return role_->resign(std::exchange(drained_, nullptr));
     asio::post(io_, std::exchange(drained_, nullptr));
+  }
+
+  // --- leading and standing by ------------------------------------------------------------------
+
+  // A service may be suspended by its own clock before any timer has noticed it.
+  void hold_if_suspended() {
+    if (role_) outbox_.hold(role_->leads() && !role_->serves());
+  }
+
+  // Begins a term, or the time without one.
+  void use(JobTable table) {
+    table_ = std::move(table);
+    table_.note_durable(0);
+    outbox_ = Outbox();
+    last_change_ = 0;
+    timer_.cancel();
+    armed_.reset();
+    perform(table_.pulse(BootClock::now()));
+  }
+
+  void lead(const ServiceState& past) {
+    ServiceOptions options = table_.options();
+    const TimePoint now = BootClock::now();
+    if (options.strangers_until) options.strangers_until = now + options.times.patience();
+    if (!past.service_id.empty()) options.strangers_until.reset();
+    if (past.service_id.empty()) options.service_id = random_hex(8);  // nothing is known of others
+    use(JobTable(std::move(options), past, now));
+  }
+
+  void resume() {
+    outbox_.hold(false);
+    on_durable(outbox_.durable());
+  }
+
+  void step_down(const std::string& why) {
+    use(JobTable(table_.options()));
+    for (const auto& [id, session] : std::map(sessions_)) {
+      if (!session->is_pending)
+        send_away(session, Silence{"this service does not lead any more: " + why});
+    }
+  }
+
+  // Sends an agent to another service.
+  void send_away(const SessionPtr& session, const Silence& answer) {
+    settle(session);
+    session->close_when_sent = true;
+    send(session, ServiceMessage(answer));
   }
 
   // drop(), and functions that continue after it (say(), flush()), take the session by value.
@@ -794,12 +825,12 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;
   ServiceCounters counters_;
-  PageCache metrics_;
-  PageCache status_;
+  ServicePages pages_;
   std::optional<HttpEntry> http_;
   std::function<void()> when_idle_;
   bool ends_soon_ = false;
-  std::optional<StateWriter> writer_;
+  std::unique_ptr<StateStore> writer_;  // null: nothing is kept
+  EtcdRole* role_ = nullptr;            // writer_, if it keeps the state in etcd
   std::uint64_t last_change_ = 0;
   Outbox outbox_;
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};

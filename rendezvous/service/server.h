@@ -10,6 +10,10 @@
 // refuses to write or does not answer, nothing new is admitted. A running job that has to
 // change waits then. For each agent only the newest directive waits.
 //
+// With its state in etcd, several services stand for leader. A standby answers agents with the
+// leader's address. A leader that may not serve for a while holds its messages back. One that does
+// not lead any more forgets its jobs and sends its agents away.
+//
 // With keys, an agent and the service first prove to each other that they hold the job's key
 // (rendezvous/protocol/core/handshake.h). Pages that show more than health need a token then.
 // Without keys but with munge, agents prove their user instead; pages are open then.
@@ -23,7 +27,7 @@
 // does so.
 //
 // With TLS (rendezvous/transport/transport.h), agents and HTTP clients must use it; without it
-// they are refused. Only /healthz and /readyz are answered to everyone.
+// they are refused. Only /healthz, /readyz and /leader are answered to everyone.
 //
 // The same port answers HTTP (docs/how-to/monitoring.md) and, in torchrun's static mode, the
 // store's clients. The first bytes of a connection show the kind of client
@@ -41,6 +45,7 @@
 #include "rendezvous/auth/core/keyring.h"
 #include "rendezvous/auth/tls_context.h"
 #include "rendezvous/membership/core/job_table.h"
+#include "rendezvous/persistence/etcd_state.h"
 #include "rendezvous/persistence/state_directory.h"
 
 namespace ddprun {
@@ -74,6 +79,10 @@ class RendezvousServer {
                                                 std::optional<KeptState> kept = std::nullopt);
   virtual ~RendezvousServer() = default;
 
+  // Keeps the state in etcd, beside other services: this one serves while it leads
+  // (rendezvous/service/etcd_role.h). Call it before start(), and not with `kept`.
+  virtual void keep_in_etcd(EtcdStateOptions etcd) = 0;
+
   // Begins to accept connections. Call it once.
   virtual void start() = 0;
 
@@ -83,6 +92,8 @@ class RendezvousServer {
   // Sets the TLS context of a service: new connections must use TLS with it. null, as at
   // first: no connection can use TLS.
   virtual void set_tls(TlsContextPtr tls) = 0;
+  // Sets the TLS context of later connections to etcd.
+  virtual void set_etcd_tls(TlsContextPtr tls) = 0;
 
   // Makes new connections prove their user by munge, unless there are keys. munge is asked on
   // a thread of its own (rendezvous/auth/async_munge.h). While munged does not answer, new

@@ -347,6 +347,12 @@ ddprun --nnodes=2 --rdzv-endpoint=me@node0:29400 true
 ddprun --nnodes=2 --rdzv-endpoint=[::1 true
 ddprun --nnodes=2 --rdzv-endpoint=fe80::1:29400 true
 ddprun --nnodes=2 --rdzv-endpoint=no-such-host.invalid true
+ddprun --nnodes=2 --rdzv-endpoint=r1,,r2 true
+ddprun --nnodes=2 --rdzv-endpoint=r1:29400,r2,r1 true
+ddprun --nnodes=2 --rdzv-endpoint=r1,r2:port true
+ddprun --nnodes=2 --rdzv-endpoint=r1,r2:0 true
+ddprun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=r1,r2 true
+ddprun --nnodes=2 --rdzv-backend=static --rdzv-endpoint=r1,r2 true
 ddprun --nnodes=2 --master-addr=198.51.100.1 true
 ddprun --nnodes=2 --master-addr=127.0.0.1 --master-port=0 true
 ddprun --master-port=99999 true
@@ -676,6 +682,20 @@ ddp-rendezvous --listen=127.0.0.1:0 --require-auth=maybe
 ddp-rendezvous --listen=*:0 --require-auth --munge-socket=none
 ddp-rendezvous --listen=127.0.0.1:0 --state-dir=data.txt
 ddp-rendezvous --listen=127.0.0.1:0 --state-dir=state
+ddp-rendezvous --listen=127.0.0.1:0 --state=state
+ddp-rendezvous --listen=127.0.0.1:0 --state=dir:state --state-dir=other
+ddp-rendezvous --listen=127.0.0.1:0 --state=http://h1:2379/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1:port/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1,,h2/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://me:secret@h1/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1//ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --advertise=h1
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-user=me
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-user=me --etcd-password-file=none.key
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-password-file=key
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-cert=node.crt --etcd-key=node.key
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --etcd-ca=nonsense.pem
+ddp-rendezvous --listen=127.0.0.1:0 --state-dir=other --advertise=h1:29400
 ddp-rendezvous --listen=127.0.0.1:0 --rdzv-key-file=none.key
 ddp-rendezvous --listen=127.0.0.1:0 --rdzv-key-file=empty.key
 ddp-rendezvous --listen=127.0.0.1:0 --rdzv-tls-ca=ours.ca

@@ -61,6 +61,31 @@ TEST_F(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
   }
 }
 
+// The second service knows nothing, and learns from the agents. Several services with one state are
+// tested elsewhere.
+TEST_F(ServiceRestart, ARunningJobMovesToAnotherServiceOfItsList) {
+  state_.clear();
+  start_service();
+  const HeldPort second_port;
+  const std::string first = address_;
+  address_ = first + "," + second_port.endpoint();
+  const auto one = agent(waits_for_go());
+  const auto two = agent(waits_for_go());
+  ASSERT_TRUE(one->wait_for_out("started 0")) << one->err();
+  ASSERT_TRUE(two->wait_for_out("started 0")) << two->err();
+  kill_service();
+  const auto second = start_rendezvous({"--listen=" + second_port.endpoint(), "--lease=60"});
+  ASSERT_TRUE(second->wait_for_err("took over generation 0")) << second->err() << one->err();
+  const auto status = start({"status", "job", "--rdzv-endpoint=" + address_});
+  EXPECT_EQ(status->wait(), 0) << status->err();
+  let_go();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(two->wait(), 0) << two->err();
+  for (const std::string& out : {one->out(), two->out()}) {
+    EXPECT_EQ(count(out, "started"), 1u) << "its worker was started once: " << out;
+  }
+}
+
 // The workers and the generation stay the same, and the used budget stays used.
 TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   give_directory_a_past();

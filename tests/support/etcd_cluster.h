@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/base64.h"
 #include "base/host_port.h"
 #include "base/split.h"
 #include "tests/support/child_process.h"
@@ -26,7 +27,11 @@ class EtcdCluster {
     return "";
   }
 
-  explicit EtcdCluster(int members) { run({"up", std::to_string(members)}); }
+  enum class Tls { kNo, kYes };
+  // kYes: clients must use TLS and show a certificate.
+  explicit EtcdCluster(int members, Tls tls = Tls::kNo) : tls_(tls) {
+    run({"up", std::to_string(members)});
+  }
   ~EtcdCluster() { run({"down"}); }
   EtcdCluster(const EtcdCluster&) = delete;
   EtcdCluster& operator=(const EtcdCluster&) = delete;
@@ -42,6 +47,8 @@ class EtcdCluster {
     }
     return found;
   }
+  // Returns a file for clients: "ca.crt", "client.crt" or "client.key".
+  std::string tls_file(const std::string& name) const { return state_ / "etcd/tls/" + name; }
   std::string leader() {
     std::string index = run({"leader"});
     return index.substr(0, index.find('\n'));
@@ -50,18 +57,43 @@ class EtcdCluster {
   void freeze(const std::string& member) { run({"freeze", member}); }
   void thaw(const std::string& member) { run({"thaw", member}); }
   void start(const std::string& member) { run({"start", member}); }
+  // Sets or ends the alarm of a full quota.
+  void set_alarm(const std::string& action) {
+    post("maintenance/alarm", R"({"action":")" + action + R"(","alarm":"NOSPACE"})");
+  }
+  // Makes etcd require a user. This one may use the keys that begin with `prefix`.
+  void enable_users(const std::string& user, const std::string& password,
+                    const std::string& prefix) {
+    post("auth/user/add", R"({"name":"root","password":"root"})");
+    post("auth/user/grant", R"({"user":"root","role":"root"})");
+    post("auth/user/add", R"({"name":")" + user + R"(","password":")" + password + R"("})");
+    post("auth/role/add", R"({"name":"role"})");
+    std::string end = prefix;
+    ++end.back();
+    post("auth/role/grant", R"({"name":"role","perm":{"permType":"READWRITE","key":")" +
+                                to_base64(prefix) + R"(","range_end":")" + to_base64(end) +
+                                R"("}})");
+    post("auth/user/grant", R"({"user":")" + user + R"(","role":"role"})");
+    post("auth/enable", "{}");
+  }
 
  private:
+  void post(const std::string& path, const std::string& json) {
+    const std::string answer = run({"curl", "0", "/v3/" + path, json});
+    EXPECT_EQ(answer.find("\"error\""), std::string::npos) << path << ": " << answer;
+  }
   std::string run(const Arguments& command) {
     const char* testbed = std::getenv("DDPRUN_TESTBED");
     ChildProcess process(joined({"env", "EC_STATE=" + (state_ / "etcd"),
+                                 std::string("EC_TLS=") + (tls_ == Tls::kYes ? "1" : "0"),
                                  std::string(testbed ? testbed : "") + "/etcd-cluster"},
                                 command));
     EXPECT_EQ(process.wait(), 0) << command[0] << ": " << process.err();
     return process.out();
   }
 
-  TemporaryDirectory state_;
+  const TemporaryDirectory state_;
+  const Tls tls_;
 };
 
 }  // namespace ddprun::testing_support

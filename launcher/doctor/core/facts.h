@@ -125,8 +125,9 @@ struct NetworkFacts {
   std::vector<NamedAddress> interfaces;  // up, without loopback and link-local ones
   std::optional<LocalAddressFacts> local;
   std::optional<EndpointFacts> endpoint;
-  std::optional<PortRange> ephemeral;  // ports that the kernel gives to connections
-  std::vector<PortRange> reserved;     // the ports of `ephemeral` that it does not give
+  std::vector<EndpointFacts> other_services;  // if the command line names several
+  std::optional<PortRange> ephemeral;         // ports that the kernel gives to connections
+  std::vector<PortRange> reserved;            // the ports of `ephemeral` that it does not give
   std::optional<PortRangeFacts> ports;
   // NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, if they are set.
   std::vector<std::pair<std::string, std::string>> interface_variables;

@@ -309,6 +309,44 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
   return finding;
 }
 
+// Returns why a service cannot be used; empty: it can.
+std::string trouble_of(const EndpointFacts& service) {
+  if (service.service) {
+    using enum ServiceAnswer::Outcome;
+    const ServiceAnswer& answer = *service.service;
+    if (answer.outcome == kService) return "";
+    if (answer.outcome == kSilent) return "it sends nothing";
+    if (answer.outcome == kWantsTls) return "it requires TLS";
+    return answer.why.empty() ? "it requires a key" : answer.why;
+  }
+  if (service.tries.empty()) return answer_text(service.look_up);
+  return try_text(service.tries.front(), service.address.port);
+}
+
+std::optional<Finding> judge_services(const DoctorFacts& facts) {
+  const NetworkFacts& network = facts.network;
+  if (!network.endpoint || network.other_services.empty()) return std::nullopt;
+  std::vector<EndpointFacts> services = network.other_services;
+  services.insert(services.begin(), *network.endpoint);
+  std::vector<std::string> troubles;
+  Finding finding;
+  for (const EndpointFacts& one : services) {
+    const std::string trouble = trouble_of(one);
+    finding.details.emplace_back(to_text(one.address), trouble.empty() ? "answers" : trouble);
+    if (!trouble.empty()) troubles.push_back(to_text(one.address) + ": " + trouble);
+  }
+  const std::size_t well = services.size() - troubles.size();
+  finding.seen = std::to_string(well) + " of " + std::to_string(services.size()) +
+                 " rendezvous services answer";
+  if (troubles.empty()) return finding;
+  finding.seen += "; " + joined(troubles, "; ");
+  finding.rate(well == 0 ? kProblem : kWarning,
+               well == 0 ? "nodes wait for a service, then give up"
+                         : "a service that does not answer cannot take the place of another one",
+               "start ddp-rendezvous there, or repair the way to it");
+  return finding;
+}
+
 // --- addresses -----------------------------------------------------------------------------------
 
 std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
@@ -479,12 +517,17 @@ std::optional<Finding> judge_port_range(const DoctorFacts& facts) {
 }  // namespace
 
 std::vector<Check> network_checks() {
-  return {
-      {"host-name", judge_host_name},           {"name-service", judge_name_service},
-      {"address-names", judge_address_names},   {"endpoint", judge_endpoint},
-      {"endpoint-reach", judge_endpoint_reach}, {"service", judge_service},
-      {"endpoint-port", judge_endpoint_port},   {"port-range", judge_port_range},
-      {"source-address", judge_source_address}, {"interface-variables", judge_interface_variables}};
+  return {{"host-name", judge_host_name},
+          {"name-service", judge_name_service},
+          {"address-names", judge_address_names},
+          {"endpoint", judge_endpoint},
+          {"endpoint-reach", judge_endpoint_reach},
+          {"service", judge_service},
+          {"services", judge_services},
+          {"endpoint-port", judge_endpoint_port},
+          {"port-range", judge_port_range},
+          {"source-address", judge_source_address},
+          {"interface-variables", judge_interface_variables}};
 }
 
 }  // namespace ddprun

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/host_port.h"
+#include "base/joined.h"
 #include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
@@ -155,6 +156,28 @@ Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_por
   return invalid_value(text, "the host is missing; expected HOST:PORT").within("--rdzv-endpoint");
 }
 
+// Parses the --rdzv-endpoint of a job that has several services. The port of an entry counts for it
+// alone.
+Result<std::vector<HostPort>> parse_services(const std::string& text) {
+  constexpr std::size_t kMostServices = 16;
+  std::vector<HostPort> services;
+  const auto bad = [&text](std::string why) {
+    return invalid_value(text, std::move(why)).within("--rdzv-endpoint");
+  };
+  for (const std::string_view entry : split(text, ',')) {
+    if (entry.empty()) return bad("an entry is empty; expected HOST[:PORT],HOST[:PORT],...");
+    Result<HostPort> one = parse_endpoint(entry, kDefaultRdzvPort);
+    if (!one) return one.error();
+    if (one->port == 0) return bad("0 cannot be used: nodes must know the port of each service");
+    if (std::ranges::count(services, *one) > 0) return bad(to_text(*one) + " is named twice");
+    services.push_back(std::move(*one));
+  }
+  if (services.size() > kMostServices) {
+    return bad("at most " + std::to_string(kMostServices) + " services can be given");
+  }
+  return services;
+}
+
 constexpr const char* kMustKnowPort =
     "0 cannot be used with several nodes: they must know the port";
 
@@ -225,6 +248,12 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 }
 
 }  // namespace
+
+std::string services_text(const Rendezvous& plan) {
+  std::vector<std::string> texts{to_text(plan.meeting_point)};
+  for (const HostPort& one : plan.other_services) texts.push_back(to_text(one));
+  return joined(texts);
+}
 
 std::string listening_host(const ServiceAddress& address, const NodeRange& nodes) {
   const bool only_here = is_loopback_host(nodes.max > 1 ? address.host : address.resolved);
@@ -313,6 +342,13 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     return plan;
   }
 
+  const bool has_list = options.rdzv_endpoint.find(',') != std::string::npos;
+  if (has_list && !backend.empty()) {
+    return refused("--rdzv-endpoint",
+                   "several services cannot be used with --rdzv-backend=" + backend +
+                       ", where a node of the job serves: give one HOST[:PORT], or leave out "
+                       "--rdzv-backend if ddp-rendezvous runs on these hosts");
+  }
   const bool wants_static =
       backend == "static" ||
       (backend.empty() && options.rdzv_endpoint.empty() && (master_given || options.nodes.max > 1));
@@ -359,11 +395,18 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   }
   plan.mode = Rendezvous::Mode::kDynamic;
   if (auto ok = check_node_rank(options); !ok) return ok.error();
-  auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
-  if (!endpoint) return endpoint.error();
-  plan.meeting_point = std::move(*endpoint);
-  if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
-    return refused("--rdzv-endpoint", kMustKnowPort);
+  if (has_list) {
+    Result<std::vector<HostPort>> services = parse_services(options.rdzv_endpoint);
+    if (!services) return services.error();
+    plan.meeting_point = services->front();
+    plan.other_services.assign(services->begin() + 1, services->end());
+  } else {
+    auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
+    if (!endpoint) return endpoint.error();
+    plan.meeting_point = std::move(*endpoint);
+    if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
+      return refused("--rdzv-endpoint", kMustKnowPort);
+    }
   }
   if (options.cluster && options.taken == Taken::kNodes &&
       plan.meeting_point == options.cluster->endpoint) {

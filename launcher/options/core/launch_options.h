@@ -127,7 +127,7 @@ struct LaunchOptions {
   NodeRange nodes;
   SlotCount slots;
   std::optional<int> node_rank;
-  std::string rdzv_endpoint;  // host[:port]; empty: not given
+  std::string rdzv_endpoint;  // host[:port], or several of them; empty: not given
   std::string rdzv_id = kDefaultJobId;
   std::string rdzv_backend;  // empty: not given
   std::map<std::string, std::string> rdzv_conf;
@@ -207,6 +207,8 @@ struct Rendezvous {
   };
   Mode mode = Mode::kLocal;
   HostPort meeting_point;
+  // Services with the same state as that at meeting_point. If there are some, no node starts one.
+  std::vector<HostPort> other_services;
   // Ports of that host where the service is if meeting_point's is taken, in order. Empty: the user
   // or the scheduler gave the port.
   std::vector<std::uint16_t> next_ports;
@@ -216,6 +218,9 @@ struct Rendezvous {
 
   bool is_local() const { return mode == Mode::kLocal; }
 };
+
+// Returns where the service is, or where the services are: "r1:29400, r2:29400".
+std::string services_text(const Rendezvous& plan);
 
 inline constexpr std::uint16_t kDefaultRdzvPort = 29400;  // as torchrun's
 

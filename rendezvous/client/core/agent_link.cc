@@ -100,6 +100,10 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     state_ = State::kOver;
     return {LinkClose{}, ServiceRefused{service() + " refused this node: " + refused->reason}};
   }
+  if (is_of_older_term(message)) {
+    if (!std::holds_alternative<Welcome>(message)) return {};
+    return pass_over("it does not lead any more", now);
+  }
   if (is_seeking()) {
     const Welcome* welcome = std::get_if<Welcome>(&message);
     const Silence* silence = std::get_if<Silence>(&message);
@@ -108,6 +112,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     if (!welcome->own) return pass_over("it is not only for this job", now);
   }
   has_spoken_ = true;
+  term_ = term_of(message).value_or(term_);
   if (const Silence* silence = std::get_if<Silence>(&message)) {
     silence_reason_ = silence->reason;
     return {LinkDeliver{Wait{service() + " will be silent for a while: " + silence->reason}}};
@@ -116,12 +121,15 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     state_ = State::kUp;
     silence_reason_.clear();
     welcome_ = *welcome;
-    embedded_on_ = welcome->embedded ? welcome->host : "";
+    // With a term, the service does not end with the agent that runs it.
+    embedded_on_ = welcome->embedded && term_ == 0 ? welcome->host : "";
     instance_ = welcome->instance;
     confirmed_ = hello_sent_;
     beats_.clear();
     backoff_.reset();
-    next_beat_ = now + welcome->heartbeat_interval;
+    // The Hello that was answered may be much younger than hello_sent_, if several services were
+    // asked. A heartbeat at once gets the lease its full time.
+    next_beat_ = term_ > 0 ? now : now + welcome->heartbeat_interval;
     if (!unsaid_) return {};
     return {LinkTransmit{*std::exchange(unsaid_, std::nullopt)}};
   }
@@ -175,6 +183,12 @@ LinkActions AgentLink::tick(TimePoint now) {
       try_failed(state_ == State::kGreeting ? Try::kSilent : Try::kOther);
       break;
     case State::kUp:
+      if (silent_at() && now >= *silent_at()) {
+        out_.push_back(LinkClose{});
+        last_trouble_ = concat("no answer within ", now - beats_.front().sent);
+        try_failed(Try::kSilent);
+        break;
+      }
       if (now < next_beat_) break;
       beats_.push_back({next_number_, now});
       out_.push_back(LinkTransmit{Heartbeat{next_number_++}});
@@ -193,10 +207,16 @@ std::optional<TimePoint> AgentLink::deadline() const {
     case State::kLookingUp: break;
     case State::kConnecting:
     case State::kGreeting: due = try_until_; break;
-    case State::kUp: due = next_beat_; break;
+    case State::kUp: due = std::min(next_beat_, silent_at().value_or(TimePoint::max())); break;
   }
   const TimePoint patience_ends = welcome_ ? confirmed_ + welcome_->agent_patience : join_until_;
   return std::min(due, patience_ends);
+}
+
+// Returns when the leader counts as silent, so that another one may lead.
+std::optional<TimePoint> AgentLink::silent_at() const {
+  if (term_ == 0 || !welcome_ || beats_.empty()) return std::nullopt;
+  return beats_.front().sent + welcome_->agent_patience / 4;
 }
 
 void AgentLink::pause() {

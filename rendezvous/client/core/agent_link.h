@@ -24,6 +24,11 @@
 // when its host has refused connections for kRefusedFor: the host runs, and the agent does
 // not.
 //
+// Several services with a common state in etcd take turns in leading (ServiceTerm). A former leader
+// may not know yet that another one leads. Therefore the agent refuses messages of an older term
+// than the highest one that it has seen. If the leader does not answer a heartbeat for a quarter of
+// the patience, the agent leaves it and asks all services again.
+//
 // Invariants: ServiceLost with for_good = false is returned at most once between two Welcomes.
 // In kUp a heartbeat is on its way or is due at a known time. Every state but kOver has a
 // deadline.
@@ -42,6 +47,8 @@
 namespace ddprun {
 
 struct LinkLookUp {};  // look up the service's address; then call looked_up() or disconnected()
+// Connect to the service. If the agent was given several services, all are asked at once; the first
+// connection counts as connected(), and the end of the last one as disconnected().
 struct LinkConnect {
   std::size_t place = 0;  // 0: AgentLinkOptions::service; n: next_services[n - 1]
 };
@@ -161,6 +168,14 @@ class AgentLink {
   // never again.
   std::optional<TimePoint> deadline() const;
 
+  // Returns the highest term that was seen; 0: none.
+  ServiceTerm term() const { return term_; }
+  // Returns whether the message is of a service that leads no more. received() refuses such a
+  // message: it leaves the service that sends such a Welcome, and ignores a directive.
+  bool is_of_older_term(const ServiceMessage& message) const {
+    return term_of(message).value_or(term_) < term_;
+  }
+
   // Returns the instance of the last Welcome, which a Hello must repeat.
   const std::string& instance() const { return instance_; }
   // Returns the place that is tried or connected to (LinkConnect::place).
@@ -195,6 +210,7 @@ class AgentLink {
   std::string what_it_said() const;
   std::string where_it_ran() const;
   Duration beat_pause(const HeartbeatAck& ack) const;
+  std::optional<TimePoint> silent_at() const;
 
   AgentLinkOptions options_;
   TimePoint now_;    // of the event that is being handled
@@ -224,6 +240,7 @@ class AgentLink {
   bool has_spoken_ = false;     // the peer is a rendezvous service, even if silent now
   std::string silence_reason_;  // of the last Silence since the last Welcome
   std::string instance_;
+  ServiceTerm term_ = 0;
   bool has_told_ = false;  // the message that no service answers was given
   std::string last_trouble_ = "no try was made";
 };

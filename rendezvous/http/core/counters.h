@@ -17,8 +17,8 @@ struct HttpCounters {
   std::size_t connections = 0;           // now
 };
 
-// LoopLag: how late an event loop began its work, as a Prometheus histogram.
-struct LoopLag {
+// TimeHistogram: times, as a Prometheus histogram.
+struct TimeHistogram {
   using ms = std::chrono::milliseconds;
   static constexpr std::array<Duration, 7> kBounds{ms(1),    ms(10),   ms(100), ms(500),
                                                    ms(1000), ms(2000), ms(4000)};
@@ -28,11 +28,11 @@ struct LoopLag {
   std::uint64_t measured = 0;
   Duration sum{0};
 
-  void note(Duration lag) {
+  void note(Duration time) {
     ++measured;
-    sum += lag;
+    sum += time;
     for (std::size_t i = 0; i < kBounds.size(); ++i) {
-      if (lag > kBounds[i]) continue;
+      if (time > kBounds[i]) continue;
       ++within[i];
       return;
     }
@@ -46,7 +46,15 @@ struct ServiceCounters {
   std::uint64_t bytes_received = 0;       // from agents on TCP; the same holds for the fields below
   std::uint64_t bytes_sent = 0;
   std::size_t connections = 0;  // now
-  LoopLag lag;
+  TimeHistogram lag;            // how late the event loop began its work
+};
+
+// EtcdCounters: of a service that keeps its state in etcd.
+struct EtcdCounters {
+  bool leads = false;     // now, and may answer agents
+  std::int64_t term = 0;  // while it leads
+  TimeHistogram took;     // requests
+  std::uint64_t errors = 0;
 };
 
 }  // namespace ddprun

@@ -174,17 +174,27 @@ void add_connections(Page& page, const JobTable& table, const Figures& figures) 
   page.gauge("ddprun_http_connections", "Open HTTP connections.", figures.http.connections);
 }
 
-void add_lag(Page& page, const LoopLag& lag) {
-  page.family("ddprun_event_loop_lag_seconds", Kind::kHistogram,
-              "Delay of a timer in the service's thread.");
+void add_times(Page& page, std::string_view name, std::string_view help,
+               const TimeHistogram& times) {
+  page.family(name, Kind::kHistogram, help);
   std::uint64_t below = 0;
-  for (std::size_t i = 0; i < LoopLag::kBounds.size(); ++i) {
-    below += lag.within[i];
-    page.sample(label("le", in_seconds(LoopLag::kBounds[i])), std::to_string(below), "_bucket");
+  for (std::size_t i = 0; i < TimeHistogram::kBounds.size(); ++i) {
+    below += times.within[i];
+    page.sample(label("le", in_seconds(TimeHistogram::kBounds[i])), std::to_string(below),
+                "_bucket");
   }
-  page.sample(label("le", "+Inf"), std::to_string(lag.measured), "_bucket");
-  page.sample("", in_seconds(lag.sum), "_sum");
-  page.sample("", std::to_string(lag.measured), "_count");
+  page.sample(label("le", "+Inf"), std::to_string(times.measured), "_bucket");
+  page.sample("", in_seconds(times.sum), "_sum");
+  page.sample("", std::to_string(times.measured), "_count");
+}
+
+void add_etcd(Page& page, const EtcdCounters& etcd) {
+  page.gauge("ddprun_leader", "1: this service leads and answers agents; 0: it does not.",
+             etcd.leads ? 1 : 0);
+  page.gauge("ddprun_term", "The term of this service while it leads; 0: it does not.",
+             static_cast<std::uint64_t>(etcd.term));
+  add_times(page, "ddprun_etcd_request_seconds", "Requests to etcd.", etcd.took);
+  page.counter("ddprun_etcd_errors_total", "Requests to etcd without a good answer.", etcd.errors);
 }
 
 void add_process(Page& page, const ProcessFigures& process) {
@@ -228,10 +238,12 @@ std::string metrics_page(const JobTable& jobs, const Figures& figures) {
   page.sample(label("version", kVersion), 1);
   add_jobs(page, jobs);
   add_connections(page, jobs, figures);
-  add_lag(page, figures.service.lag);
+  add_times(page, "ddprun_event_loop_lag_seconds", "Delay of a timer in the service's thread.",
+            figures.service.lag);
   page.gauge("ddprun_state_writable",
              "1: the state can be written, or none is kept; 0: it cannot be written.",
              figures.state_writable ? 1 : 0);
+  if (figures.etcd) add_etcd(page, *figures.etcd);
   add_process(page, figures.process);
   if (figures.store) add_store(page, *figures.store);
   return page.take();

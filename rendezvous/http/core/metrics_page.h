@@ -35,6 +35,7 @@ struct Figures {
   std::optional<StoreCounters> store;  // the store of this process, if it has one
   ProcessFigures process = {};
   bool state_writable = true;  // also true where no state is kept
+  std::optional<EtcdCounters> etcd = {};
 };
 
 std::string metrics_page(const JobTable& jobs, const Figures& figures);

@@ -7,8 +7,9 @@ namespace ddprun {
 std::optional<Outbox::Send> Outbox::put(Send send) {
   const bool passes_on = std::holds_alternative<ForwardSignal>(send.message);
   const auto before = waiting_.find(send.connection);
+  if (is_held_ && std::holds_alternative<HeartbeatAck>(send.message)) return std::nullopt;
   // A signal for workers must not overtake the directive that starts them.
-  if (send.after <= durable_ && !(passes_on && before != waiting_.end())) return send;
+  if (!is_held_ && send.after <= durable_ && !(passes_on && before != waiting_.end())) return send;
   std::deque<Send>& waiting = waiting_[send.connection];
   const auto count = [&](auto is_one) {
     return static_cast<std::size_t>(std::ranges::count_if(waiting, is_one));
@@ -35,6 +36,7 @@ std::optional<Outbox::Send> Outbox::put(Send send) {
 std::vector<Outbox::Send> Outbox::take_durable(std::uint64_t number) {
   durable_ = number;
   std::vector<Send> due;
+  if (is_held_) return due;
   for (auto& [connection, waiting] : waiting_) {
     while (!waiting.empty() && waiting.front().after <= durable_) {
       due.push_back(std::move(waiting.front()));

@@ -10,6 +10,9 @@
 //   - at most kAnswers answers to requests. While the disk does not answer, further requests get no
 //     answer;
 //   - at most kPassOns signals for workers. They wait after the directive that starts the workers.
+//
+// A service that may not answer now holds everything back. Acknowledgements of heartbeats are then
+// dropped, because each says that the service serves at that moment.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +37,8 @@ class Outbox {
   // Marks every change up to that number as durable. Returns the messages that may be sent
   // now, in order for each connection.
   std::vector<Send> take_durable(std::uint64_t number);
+  // Holds back all messages, or ends that: call take_durable() then.
+  void hold(bool is_held) { is_held_ = is_held; }
   // Drops the waiting messages of a connection: it is closed, or their changes will never be
   // durable.
   void forget(AgentConnectionId connection) { waiting_.erase(connection); }
@@ -43,6 +48,7 @@ class Outbox {
 
  private:
   std::uint64_t durable_ = 0;
+  bool is_held_ = false;
   std::map<AgentConnectionId, std::deque<Send>> waiting_;
 };
 

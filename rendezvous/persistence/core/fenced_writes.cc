@@ -9,13 +9,17 @@ namespace ddprun {
 
 Result<void> FencedWrites::keep(std::uint64_t number, JournalEntry entry) {
   DDPRUN_ASSERT(number > newest_, "changes are numbered in their order");
+  newest_ = number;
   if (entry.key.size() + entry.value.size() > kMostBytes) {
+    too_large_.try_emplace(entry.key, number);
     return invalid_argument("the change of " + entry.key + " has " +
                             std::to_string(entry.value.size()) + " bytes, more than etcd takes (" +
                             std::to_string(kMostBytes) + ")");
   }
-  newest_ = number;
-  const auto [at, is_new] = waiting_.try_emplace(std::move(entry.key), Change{number, 0, {}});
+  const auto replaced = too_large_.find(entry.key);
+  const std::uint64_t first = replaced == too_large_.end() ? number : replaced->second;
+  if (replaced != too_large_.end()) too_large_.erase(replaced);
+  const auto [at, is_new] = waiting_.try_emplace(std::move(entry.key), Change{first, 0, {}});
   at->second.last = number;
   at->second.value = std::move(entry.value);
   return {};
@@ -62,6 +66,7 @@ void FencedWrites::written(EtcdRevision revision) {
   }
   durable_ = newest_;
   for (const auto& [key, change] : waiting_) durable_ = std::min(durable_, change.first - 1);
+  for (const auto& [key, first] : too_large_) durable_ = std::min(durable_, first - 1);
 }
 
 void FencedWrites::unknown() { is_under_way_ = false; }

@@ -52,7 +52,8 @@ class FencedWrites {
       : term_(term), last_(chain_modified) {}
 
   // Queues a change. number: larger than that of any earlier change. Of changes of one key only the
-  // newest is written. kInvalidArgument: it is larger than kMostBytes, and was not taken.
+  // newest is written. kInvalidArgument: it is larger than kMostBytes. It and later changes do not
+  // become durable before a smaller change of its key has replaced it.
   Result<void> keep(std::uint64_t number, JournalEntry entry);
 
   // Returns the transaction to perform now; nullopt: one is under way, or there is nothing to
@@ -69,6 +70,8 @@ class FencedWrites {
 
   // Returns the number up to which every change is durable.
   std::uint64_t durable() const { return durable_; }
+  // Returns whether a change was too large and is not replaced yet.
+  bool has_too_large() const { return !too_large_.empty(); }
   // Returns whether another service leads. Nothing is written any more.
   bool is_lost() const { return is_lost_; }
 
@@ -85,6 +88,7 @@ class FencedWrites {
   std::uint64_t newest_ = 0;  // of all changes that were kept
   std::uint64_t durable_ = 0;
   std::map<std::string, Change> waiting_;                 // by key: what is not durable
+  std::map<std::string, std::uint64_t> too_large_;        // by key: the oldest such change
   std::optional<FencedWrite> write_;                      // under way, or to be repeated
   std::map<std::string, std::uint64_t> written_numbers_;  // by key: the newest change in write_
   bool is_under_way_ = false;

@@ -150,6 +150,10 @@ struct JobSpec {
   int node_failures = kDefaultNodeFailures;
 };
 
+// ServiceTerm: the time during which one of several services with a common state in etcd leads. A
+// later leader has a larger term. 0: a service without etcd.
+using ServiceTerm = std::int64_t;
+
 struct NodeSpec {
   std::string agent_id;  // random, one per agent process
   std::string host;
@@ -182,6 +186,7 @@ struct Assignment {
   // The verdict of the previous generation, if it failed. Only for node rank 0 and for the node
   // that failed first.
   std::optional<Verdict> failure = {};
+  ServiceTerm term = 0;  // of the service that sends it
 
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
@@ -218,16 +223,18 @@ struct Welcome {
   bool embedded = false;      // the service runs in another node's agent and ends with it
   std::string host;           // where the service runs
   bool own = false;           // the service runs for the agent's job alone; see Hello::cluster_job
+  ServiceTerm term = 0;
 };
 struct Refused {
   std::string reason;
   // The service runs for the agent's job alone, so the agent need not look for it elsewhere.
   bool is_of_job = false;
 };
-// Silence: the service will not respond for a while, because it is being restarted or admits no
-// agents now. The agent keeps retrying; its patience does not change.
+// Silence: the service will not respond for a while, because it is being restarted, admits no
+// agents now, or does not lead. The agent keeps retrying; its patience does not change.
 struct Silence {
   std::string reason;
+  std::string leader = {};  // HOST:PORT of the service that leads instead; empty: not known
 };
 struct HeartbeatAck {
   std::uint64_t number = 0;
@@ -242,15 +249,18 @@ struct Wait {
   // The newest generation of the job, in which this node may have no part. -1: there is none, or
   // the service is older. A waiting node keeps it for a service that has forgotten it.
   Generation generation{-1};
+  ServiceTerm term = 0;
 };
 struct Stop {
   Generation generation{0};
   std::string reason;
   bool at_once = false;  // without a grace period, because a user asked for it
   bool look = false;     // inspect the workers before they are stopped, because some hang
+  ServiceTerm term = 0;
 };
 struct End {
   Verdict verdict;
+  ServiceTerm term = 0;
 };
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
@@ -269,6 +279,24 @@ inline std::optional<Directive> directive_of(const ServiceMessage& message) {
       [](const auto& one) -> std::optional<Directive> {
         if constexpr (std::is_constructible_v<Directive, decltype(one)>) return one;
         return std::nullopt;
+      },
+      message);
+}
+
+// Returns the term of a Welcome or Directive; nullopt for other messages.
+inline std::optional<ServiceTerm> term_of(const ServiceMessage& message) {
+  return std::visit(
+      [](const auto& one) -> std::optional<ServiceTerm> {
+        if constexpr (requires { one.term; }) return one.term;
+        return std::nullopt;
+      },
+      message);
+}
+// Sets the term of a Welcome or Directive. Other messages have none.
+inline void set_term(ServiceMessage& message, ServiceTerm term) {
+  std::visit(
+      [term](auto& one) {
+        if constexpr (requires { one.term; }) one.term = term;
       },
       message);
 }

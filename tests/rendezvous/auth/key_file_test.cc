@@ -88,5 +88,18 @@ TEST_F(KeyFileTest, WhoIsExposed) {
   EXPECT_EQ(exposure_of({"::", 29400}, Keyring::parse("0123456789abcdef").value(), none), "");
 }
 
+TEST_F(KeyFileTest, APasswordOfEtcdIsInAFileOrAVariable) {
+  setenv(kEtcdPasswordVariable, "secret1", 1);
+  EXPECT_EQ(find_etcd_password("")->password, "secret1");
+  EXPECT_EQ(std::getenv(kEtcdPasswordVariable), nullptr);
+  EXPECT_TRUE(find_etcd_password("")->password.empty());
+  const auto found = find_etcd_password(file("secret 2\n", 0640));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->password, "secret 2");
+  EXPECT_THAT(found->remark, HasSubstr("chmod 600"));
+  EXPECT_FALSE(find_etcd_password(file("\n")));
+  EXPECT_FALSE(find_etcd_password("/no/such/file"));
+}
+
 }  // namespace
 }  // namespace ddprun

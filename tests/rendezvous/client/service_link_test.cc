@@ -171,6 +171,143 @@ TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
   EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
+// --- several services ---
+
+// FakeService: answers each connection at once with the same messages. Without any it is silent,
+// like a process that is stopped.
+class FakeService {
+ public:
+  FakeService(boost::asio::io_context& io, std::vector<ServiceMessage> answers)
+      : answers_(std::move(answers)), acceptor_(io, {boost::asio::ip::address_v4::loopback(), 0}) {
+    if (!answers_.empty()) accept();
+  }
+
+  HostPort address() const { return {"127.0.0.1", acceptor_.local_endpoint().port()}; }
+  std::size_t asked() const { return asked_.size(); }
+  void say(std::vector<ServiceMessage> answers) { answers_ = std::move(answers); }
+
+ private:
+  void accept() {
+    acceptor_.async_accept(
+        [this](boost::system::error_code error, boost::asio::ip::tcp::socket socket) {
+          if (error) return;
+          asked_.push_back(std::move(socket));
+          for (const ServiceMessage& one : answers_)
+            boost::asio::write(asked_.back(), boost::asio::buffer(*encode(one)), error);
+          accept();
+        });
+  }
+
+  std::vector<ServiceMessage> answers_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  std::vector<boost::asio::ip::tcp::socket> asked_;
+};
+
+class ServiceLinkToSeveral : public ServiceLinkWithAKey {
+ protected:
+  ServiceLinkToSeveral() { connect_timeout_ = std::chrono::seconds(30); }
+
+  void follow(const HostPort& first, std::vector<HostPort> others, const std::string& key = "") {
+    RemoteLinkOptions options;
+    options.address = first;
+    options.others = std::move(others);
+    options.key = key;
+    make_link(std::move(options));
+  }
+
+  const HostPort real_{"127.0.0.1", port_};
+  FakeService silent_{link_.io, {}};
+};
+
+TEST_F(ServiceLinkToSeveral, ASilentOneDoesNotDelayTheOthers) {
+  follow(silent_.address(), {real_});
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkToSeveral, AnotherTakesThePlaceOfTheLostOne) {
+  auto second = std::make_unique<RunningService>(ServiceOptions{.service_id = "s"});
+  const HostPort place{"127.0.0.1", second->port()};
+  service_.reset();
+  follow(real_, {place});
+  ASSERT_TRUE(link_.is_directed()) << link_.trouble;
+  second.reset();
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "s"}, port_);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+  EXPECT_EQ(link_.trouble, "");
+}
+
+TEST_F(ServiceLinkToSeveral, OneThatRefusesThisNodeEndsNothing) {
+  FakeService other(link_.io, {Refused{"no"}});
+  service_.reset();
+  follow(other.address(), {real_});
+  ASSERT_TRUE(link_.run_until([&] { return other.asked() > 0; }));
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "s"}, port_);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkToSeveral, OneThatLeadsLaterIsAskedAgainWhileAnotherIsSilent) {
+  service_.reset();
+  FakeService standby(link_.io, {Silence{"it does not lead"}});
+  follow(silent_.address(), {standby.address(), real_});
+  ASSERT_TRUE(link_.run_until([&] { return standby.asked() >= 2; }));
+  EXPECT_EQ(link_.directives, 0);
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "s"}, port_);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkToSeveral, AllThatRefuseThisNodeEndTheJoin) {
+  FakeService one(link_.io, {Refused{"no"}});
+  FakeService other(link_.io, {Refused{"no"}});
+  follow(one.address(), {other.address()});
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("refused this node: " + to_text(one.address()) + ": no"));
+}
+
+TEST_F(ServiceLinkToSeveral, TheLeaderThatAStandbyNamesIsAskedOnlyIfItMustProveItsIdentity) {
+  give_service(kKey);
+  FakeService standby(link_.io, {Silence{"another one leads", to_text(real_)}});
+  follow(standby.address(), {silent_.address()}, kKey);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+
+  FakeService named(link_.io, {Refused{"no"}});
+  FakeService liar(link_.io, {Silence{"another one leads", to_text(named.address())}});
+  follow(liar.address(), {silent_.address()});
+  ASSERT_TRUE(link_.run_until([&] { return liar.asked() >= 3; }));
+  EXPECT_EQ(named.asked(), 0);
+}
+
+TEST_F(ServiceLinkToSeveral, AFormerLeaderIsPassedOver) {
+  const auto lead = [](ServiceTerm term) -> std::vector<ServiceMessage> {
+    return {Welcome{.instance = "i",
+                    .heartbeat_interval = std::chrono::seconds(5),
+                    .agent_patience = std::chrono::seconds(30),
+                    .term = term},
+            Wait{.reason = "term " + std::to_string(term), .term = term}};
+  };
+  auto leader = std::make_unique<FakeService>(link_.io, lead(7));
+  FakeService other(link_.io, {Silence{"another one leads"}});
+  follow(leader->address(), {other.address()});
+  ASSERT_TRUE(link_.run_until([&] { return link_.waits_for == "term 7"; }));
+  other.say(lead(6));
+  const std::size_t before = other.asked();
+  leader.reset();
+  ASSERT_TRUE(link_.run_until([&] { return other.asked() >= before + 2; }));
+  EXPECT_EQ(link_.waits_for, "term 7");
+  other.say(lead(8));
+  EXPECT_TRUE(link_.run_until([&] { return link_.waits_for == "term 8"; })) << link_.trouble;
+}
+
+TEST_F(ServiceLinkToSeveral, AStandbyThatSharesTheLeadersNameIsPassedOver) {
+  FakeService standby(link_.io, {Silence{"another one leads"}});
+  RemoteLinkOptions options;
+  options.address = {"rendezvous", 1};
+  options.look_up = [&](const HostPort&, const ResolveHandler& then) {
+    then(std::vector{*numeric_address(standby.address()), *numeric_address(real_)});
+  };
+  make_link(std::move(options));
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
 // --- TLS ---
 
 using testing_support::Authority;

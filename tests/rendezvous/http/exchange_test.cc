@@ -29,6 +29,9 @@ class HttpExchangeTest : public testing::Test {
     const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/busy") return HttpPage{.body = body_of("not now\n"), .status = 503};
+    if (path == "/moved") {
+      return HttpPage{.body = body_of("there\n"), .status = 307, .location = "http://h/moved"};
+    }
     return std::nullopt;
   }
   HttpAnswer ask(std::string_view bytes) {
@@ -47,6 +50,12 @@ TEST_F(HttpExchangeTest, AnswersAGetWithThePage) {
   EXPECT_THAT(text_of(answer), HasSubstr("Content-Type: text/plain; charset=utf-8\r\n"));
   EXPECT_THAT(text_of(answer), HasSubstr("Content-Length: 6\r\n"));
   EXPECT_THAT(text_of(answer), EndsWith("\r\n\r\nhello\n"));
+}
+
+TEST_F(HttpExchangeTest, ARedirectionNamesThePlace) {
+  const HttpAnswer answer = ask(get("/moved"));
+  EXPECT_THAT(text_of(answer), StartsWith("HTTP/1.1 307 "));
+  EXPECT_THAT(text_of(answer), HasSubstr("Location: http://h/moved\r\n"));
 }
 
 TEST_F(HttpExchangeTest, AHeadIsTheSameWithoutTheBody) {

@@ -130,5 +130,15 @@ TEST(EtcdCodec, QuotesTheTextOfAnError) {
   EXPECT_LE(etcd_error_text(std::string(100'000, 'x')).size(), 200u);
 }
 
+TEST(EtcdCodec, AToken) {
+  const EtcdRequest request = authenticate("me", Secret("secret"));
+  EXPECT_EQ(request.path, "/v3/auth/authenticate");
+  EXPECT_EQ(Json::parse(request.body), (Json{{"name", "me"}, {"password", "secret"}}));
+  EXPECT_EQ(decode_token(body(R"("token":"abc.12")")).value(), "abc.12");
+  for (const char* bad : {R"("token":"")", R"("token":7)", R"("token":"a\r\nb")", ""}) {
+    EXPECT_FALSE(decode_token(body(bad))) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -28,6 +28,7 @@ struct Service {
   int suspended = 0;
   int stepped_down = 0;
   std::vector<std::string> failures;
+  std::string stuck;
   std::uint64_t changes = 0;
   std::optional<EtcdState> state;
 };
@@ -37,7 +38,7 @@ class EtcdStateTest : public testing::Test {
   void SetUp() override {
     if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;
     etcd_.emplace(3);
-    endpoints_ = etcd_->endpoints();
+    client_.endpoints = etcd_->endpoints();
   }
 
   void start(std::size_t index) {
@@ -56,10 +57,14 @@ class EtcdStateTest : public testing::Test {
       ++service.stepped_down;
     };
     events.follows = [&service](const std::string& leader) { service.leader = leader; };
-    events.durable = [&service](std::uint64_t number) { service.durable = number; };
-    events.failed = [&service](const Error& why) { service.failures.push_back(why.message()); };
-    service.state.emplace(io_, EtcdStateOptions{{endpoints_, nullptr}, "/test", name_of(index)},
-                          Rng(index), std::move(events));
+    events.store.durable = [&service](std::uint64_t number) { service.durable = number; };
+    events.store.failed = [&service](const Error& why) { service.stuck = why.message(); };
+    events.store.well = [&service] { service.stuck.clear(); };
+    events.trouble = [&service](const std::optional<Error>& why) {
+      if (why) service.failures.push_back(why->message());
+    };
+    service.state.emplace(io_, EtcdStateOptions{client_, "/test", name_of(index)}, Rng(index),
+                          std::move(events));
   }
 
   static std::string name_of(std::size_t index) { return "service" + std::to_string(index); }
@@ -80,8 +85,8 @@ class EtcdStateTest : public testing::Test {
   }
 
   void keep(Service& service, const std::string& id) {
-    const auto kept = service.state->keep(++service.changes, ServiceBegun{id, service.changes});
-    EXPECT_TRUE(kept);
+    const std::uint64_t number = ++service.changes;
+    service.state->keep(number, ServiceBegun{id, number});
   }
   bool is_durable(Service& service) {
     return until([&] { return service.durable == service.changes; });
@@ -92,7 +97,7 @@ class EtcdStateTest : public testing::Test {
 
   boost::asio::io_context io_;
   std::optional<EtcdCluster> etcd_;
-  std::vector<HostPort> endpoints_;
+  EtcdClientOptions client_;
   std::array<Service, 3> services_;
 };
 
@@ -181,13 +186,54 @@ TEST_F(EtcdStateTest, WithoutAQuorumTheLeaderIsSuspendedAndGoesOnLater) {
   EXPECT_TRUE(until([&] { return service.state->serves(); }));
 }
 
-TEST_F(EtcdStateTest, ATooLargeChangeIsRefusedAndOthersGoOn) {
+TEST_F(EtcdStateTest, ATooLargeChangeIsReportedUntilASmallerOneHasReplacedIt) {
   start(0);
   ASSERT_TRUE(has_leader());
   Service& service = services_[0];
-  EXPECT_FALSE(service.state->keep(1, ServiceBegun{std::string(2 << 20, 'x'), 1}));
-  service.changes = 1;
+  keep(service, std::string(2 << 20, 'x'));
+  ASSERT_TRUE(until([&] {
+    return service.stuck.find("more than etcd takes") != std::string::npos;
+  })) << service.stuck;
   keep(service, "small");
+  EXPECT_TRUE(is_durable(service));
+  EXPECT_EQ(service.stuck, "");
+}
+
+// As with a full quota: leases go on, writes do not.
+TEST_F(EtcdStateTest, WritesThatEtcdRefusesAreReportedUntilItTakesThem) {
+  start(0);
+  ASSERT_TRUE(has_leader());
+  Service& service = services_[0];
+  etcd_->set_alarm("ACTIVATE");
+  keep(service, "full");
+  ASSERT_TRUE(until([&] { return service.stuck.find("space exceeded") != std::string::npos; }))
+      << service.stuck;
+  EXPECT_TRUE(service.state->serves());
+  etcd_->set_alarm("DEACTIVATE");
+  EXPECT_TRUE(is_durable(service));
+  EXPECT_EQ(service.stuck, "");
+}
+
+TEST_F(EtcdStateTest, AUserLogsInAndLogsInAgain) {
+  etcd_->enable_users("me", "secret", "/test/");
+  client_.user = "me";
+  client_.password = "wrong";
+  start(0);
+  ASSERT_TRUE(until([&] { return !services_[0].failures.empty(); }));
+  EXPECT_NE(services_[0].failures[0].find("authentication failed"), std::string::npos)
+      << services_[0].failures[0];
+  client_.password = "secret";
+  start(1);
+  ASSERT_TRUE(has_leader());
+  Service& service = services_[1];
+  keep(service, "before");
+  ASSERT_TRUE(is_durable(service));
+  // A member that was restarted does not know the token.
+  for (const char* member : {"0", "1", "2"}) {
+    etcd_->kill(member);
+    etcd_->start(member);
+  }
+  keep(service, "after");
   EXPECT_TRUE(is_durable(service));
 }
 
@@ -211,7 +257,9 @@ TEST(EtcdState, AServerThatIsNotEtcdIsReported) {
   bool has_led = false;
   EtcdStateEvents events;
   events.leads = [&](EtcdRevision, const JournalImage&) { has_led = true; };
-  events.failed = [&](const Error& why) { failures.push_back(why.message()); };
+  events.trouble = [&](const std::optional<Error>& why) {
+    if (why) failures.push_back(why->message());
+  };
   EtcdState state(io, {{{{"127.0.0.1", acceptor.local_endpoint().port()}}, nullptr}, "/test", "me"},
                   Rng(1), std::move(events));
   ASSERT_TRUE(eventually_on(io, [&] { return connections.size() > 2; }));

@@ -39,7 +39,7 @@ class StateWriterTest : public testing::Test {
       ++calls_;
     };
     writer_.emplace(io_, std::move(*directory),
-                    StateWriterEvents{.durable = safe, .failed = failed, .well = well});
+                    StateStoreEvents{.durable = safe, .failed = failed, .well = well});
   }
   template <class Condition>
   bool eventually(Condition condition) {

@@ -133,6 +133,33 @@ TEST(ControlCodec, ARefusalSaysWhetherTheServiceIsThatOfTheJob) {
   }
 }
 
+TEST(ControlCodec, AWelcomeAndEachDirectiveHaveTheTermOfTheirService) {
+  ServiceMessage messages[] = {Welcome{.heartbeat_interval = std::chrono::seconds(1),
+                                       .agent_patience = std::chrono::seconds(4)},
+                               Wait{"why"}, Assignment{}, Stop{Generation(1), "why"}, End{}};
+  for (ServiceMessage& message : messages) {
+    const std::string without = body(encode(message));
+    EXPECT_THAT(without, Not(HasSubstr("term"))) << "a service without etcd has none";
+    EXPECT_EQ(term_of(*decode<ServiceMessage>(without)), 0);
+    set_term(message, 9'000'000'000);
+    const auto decoded = decode<ServiceMessage>(body(encode(message)));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(term_of(*decoded), 9'000'000'000);
+  }
+  ServiceMessage ack = HeartbeatAck{1};
+  set_term(ack, 5);
+  EXPECT_EQ(term_of(ack), std::nullopt);
+  EXPECT_FALSE(decode<ServiceMessage>(R"({"type":"wait","reason":"why","term":-1})"));
+}
+
+TEST(ControlCodec, AStandbyNamesTheServiceThatLeads) {
+  const std::string bytes = body(encode(ServiceMessage(Silence{"why", "r2:29400"})));
+  EXPECT_EQ(std::get<Silence>(*decode<ServiceMessage>(bytes)).leader, "r2:29400");
+  EXPECT_EQ(std::get<Silence>(*decode<ServiceHandshakeMessage>(bytes)).leader, "r2:29400");
+  EXPECT_THAT(body(encode(ServiceMessage(Silence{"why"}))), Not(HasSubstr("leader")));
+  EXPECT_FALSE(decode<ServiceMessage>(R"({"type":"silence","reason":"why","leader":"a\nb"})"));
+}
+
 // Versions before "loss" tell only by the message that a lease expired.
 TEST(ControlCodec, AnExpiredLeaseIsReadFromTheMessageOfAnOlderVersion) {
   const WorkerEnd end{.kind = EndKind::kNodeLost,

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/launcher/doctor/core/frame.h"
 
 namespace ddprun {
@@ -171,6 +173,23 @@ TEST(DoctorService, OfAnotherVersionIsAWarning) {
   EXPECT_EQ(level_of(facts, "service"), Level::kWarning);
   facts.network.endpoint->service->version = "";  // the service does not say its version
   EXPECT_EQ(level_of(facts, "service"), Level::kOk);
+}
+
+TEST(DoctorServices, ShouldAllAnswer) {
+  DoctorFacts facts = facts_with_endpoint();
+  EXPECT_EQ(std::ranges::count(diagnose(facts), "services", &Finding::id), 0);
+  EndpointFacts other = *facts.network.endpoint;
+  other.address.host = "r2";
+  facts.network.other_services = {other, other};
+  EXPECT_EQ(level_of(facts, "services"), Level::kOk);
+  facts.network.other_services[1].service.reset();
+  facts.network.other_services[1].tries[0].outcome = ConnectTry::Outcome::kRefused;
+  EXPECT_EQ(level_of(facts, "services"), Level::kWarning);
+  EXPECT_THAT(finding_of(facts, "services").seen,
+              AllOf(HasSubstr("2 of 3 rendezvous services answer; r2:"), HasSubstr("refused")));
+  facts.network.other_services[0] = facts.network.other_services[1];
+  facts.network.endpoint->service->outcome = ServiceAnswer::Outcome::kSilent;
+  EXPECT_EQ(level_of(facts, "services"), Level::kProblem);
 }
 
 // --- addresses ---

@@ -160,6 +160,28 @@ TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {
   EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->meeting_point.host, "fe80::1");
 }
 
+TEST(PlanRendezvous, SeveralServicesHaveEachTheirOwnPort) {
+  const Result<Rendezvous> plan = plan_rendezvous(with({2, 4}, "r1:1234,[::1]:77,r3"));
+  ASSERT_TRUE(plan) << plan.error().message();
+  EXPECT_EQ(plan->mode, Rendezvous::Mode::kDynamic);
+  EXPECT_EQ(plan->meeting_point, (HostPort{"r1", 1234}));
+  EXPECT_EQ(plan->other_services, (std::vector<HostPort>{{"::1", 77}, {"r3", 29400}}));
+  EXPECT_EQ(services_text(*plan), "r1:1234, [::1]:77, r3:29400");
+  for (const char* bad : {"r1,", ",r1", "r1,,r2", "r1,r2:0", "r1,r2:x", "r1,r1:29400", "r1,:1"}) {
+    ASSERT_FALSE(plan_rendezvous(with({1, 1}, bad))) << bad;
+    EXPECT_EQ(plan_rendezvous(with({1, 1}, bad)).error().doing, "--rdzv-endpoint") << bad;
+  }
+  std::string many = "r1";
+  for (int i = 2; i <= 17; ++i) many += ",r" + std::to_string(i);
+  EXPECT_THAT(plan_rendezvous(with({1, 1}, many)).error().message(), HasSubstr("at most 16"));
+  for (const char* backend : {"static", "c10d"}) {
+    LaunchOptions options = with({2, 2}, "r1,r2");
+    options.rdzv_backend = backend;
+    ASSERT_FALSE(plan_rendezvous(options)) << "a node of the job would serve";
+    EXPECT_EQ(plan_rendezvous(options).error().doing, "--rdzv-endpoint");
+  }
+}
+
 TEST(PlanRendezvous, OnlyAPortThatWasMadeFromTheSchedulersJobHasNextOnes) {
   LaunchOptions options = with({2, 2}, "node0:20812");
   EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty()) << "it was given";

@@ -261,6 +261,80 @@ TEST_F(AgentLinkTest, AnEmbeddedServiceThatIsSilentIsTriedUntilTheJoinTimeout) {
   EXPECT_FALSE(link_->deadline());
 }
 
+// --- several services with a common state ---
+
+class AgentLinkWithTerms : public AgentLinkTest {
+ protected:
+  void lead(ServiceTerm term) {
+    welcome_.term = term;
+    bring_up();
+  }
+  void lose() { take(link_->disconnected("broken", now_)); }
+};
+
+TEST_F(AgentLinkWithTerms, ADirectiveOfAnOlderTermIsRefused) {
+  lead(7);
+  take(link_->received(Stop{.generation = Generation(1), .term = 6}, now_));
+  take(link_->received(Wait{.reason = "none", .term = 0}, now_));
+  EXPECT_TRUE(delivered_.empty()) << "a former leader, and a service without etcd";
+  take(link_->received(Assignment{.generation = Generation(2), .term = 7}, now_));
+  EXPECT_EQ(delivered_.size(), 1);
+  take(link_->received(Wait{.reason = "none", .term = 8}, now_));
+  take(link_->received(Stop{.generation = Generation(2), .term = 7}, now_));
+  EXPECT_EQ(delivered_.size(), 2) << "the term grows with each message";
+  EXPECT_EQ(link_->term(), 8);
+}
+
+TEST_F(AgentLinkWithTerms, AFormerLeaderIsLeftAndNotFollowed) {
+  lead(7);
+  lose();
+  pass(milliseconds(300), false);
+  take(link_->connected(now_));
+  welcome_.term = 6;
+  const int closes = closes_;
+  take(link_->received(welcome_, now_));
+  EXPECT_EQ(closes_, closes + 1);
+  EXPECT_FALSE(link_->is_up());
+  pass(milliseconds(300), false);
+  take(link_->connected(now_));
+  welcome_.term = 8;
+  take(link_->received(welcome_, now_));
+  EXPECT_TRUE(link_->is_up());
+  EXPECT_EQ(lost_count_, 0);
+}
+
+TEST_F(AgentLinkWithTerms, ASilentLeaderIsLeftLongBeforeThePatienceIsOver) {
+  lead(7);
+  pass(seconds(10), true);
+  EXPECT_EQ(connects_, 1);
+  pass(welcome_.heartbeat_interval + welcome_.agent_patience / 4 + milliseconds(300), false);
+  EXPECT_GE(closes_, 1);
+  EXPECT_EQ(connects_, 2) << "all services are asked again";
+  EXPECT_EQ(lost_count_, 0);
+  pass(welcome_.agent_patience, false);
+  EXPECT_EQ(lost_count_, 1);
+}
+
+TEST_F(AgentLinkWithTerms, TheLeaseOfANewConnectionBeginsWithAHeartbeatAtOnce) {
+  lead(7);
+  sent_.clear();
+  take(link_->tick(now_));
+  ASSERT_EQ(sent_.size(), 1);
+  EXPECT_TRUE(std::holds_alternative<Heartbeat>(sent_[0]));
+}
+
+TEST_F(AgentLinkWithTerms, AnEmbeddedServiceIsNotGoneWithItsHost) {
+  welcome_.term = 7;
+  bring_up(true);
+  lose();
+  for (int i = 0; i < 15; ++i) {
+    pass(seconds(1), false);
+    take(link_->disconnected("refused", now_, LinkFailure::kRefused));
+  }
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good) << lost_->reason;
+}
+
 TEST_F(AgentLinkTest, AHostThatRefusesConnectionsForTenSecondsHasLostItsEmbeddedService) {
   bring_up(true);
   take(link_->disconnected("End of file", now_));

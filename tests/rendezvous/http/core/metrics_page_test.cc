@@ -154,6 +154,17 @@ TEST_F(MetricsPageTest, ShowsAStoreWhereThereIsOne) {
   EXPECT_EQ(seen.value("ddprun_store_waiters"), "2");
 }
 
+TEST_F(MetricsPageTest, EtcdHasFamiliesOnlyIfTheStateIsThere) {
+  EXPECT_EQ(page().value("ddprun_leader"), "none");
+  figures_.etcd = EtcdCounters{.leads = true, .term = 42, .errors = 3};
+  figures_.etcd->took.note(milliseconds(2));
+  const ParsedPage seen = page();
+  EXPECT_EQ(seen.value("ddprun_leader"), "1");
+  EXPECT_EQ(seen.value("ddprun_term"), "42");
+  EXPECT_EQ(seen.value("ddprun_etcd_errors_total"), "3");
+  EXPECT_EQ(seen.value("ddprun_etcd_request_seconds_count"), "1");
+}
+
 TEST_F(MetricsPageTest, LagIsAHistogramInSeconds) {
   for (const Duration lag : {Duration(0), Duration(milliseconds(1)), Duration(milliseconds(250)),
                              Duration(seconds(60))}) {
@@ -197,6 +208,7 @@ TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
           std::to_string(i) + std::string(kMaxNameBytes - 4, '"'), "a" + std::to_string(i));
   }
   figures_.store.emplace();
+  figures_.etcd.emplace();
   EXPECT_LT(metrics_page(table_, figures_).size(), kMaxMetricsBytes);
   const ParsedPage seen = page();
   EXPECT_EQ(seen.value("ddprun_jobs{phase=\"running\"}"), std::to_string(kJobs));
@@ -205,6 +217,7 @@ TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
 
 TEST_F(MetricsPageTest, TheDocumentationHasTheseFamiliesWithTheirKindsAndNoOthers) {
   figures_.store.emplace();
+  figures_.etcd.emplace();
   const ParsedPage seen = page();
   std::set<TableRow> families;
   for (const auto& [family, type] : seen.types()) families.insert({"`" + family + "`", type});

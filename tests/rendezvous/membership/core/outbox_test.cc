@@ -94,5 +94,17 @@ TEST_F(OutboxTest, FewAnswersWait) {
   EXPECT_EQ(box_.take_durable(2).size(), Outbox::kAnswers);
 }
 
+TEST_F(OutboxTest, WhileItHoldsMessagesBackHeartbeatsGetNoAnswer) {
+  box_.hold(true);
+  EXPECT_FALSE(leaves({AgentConnectionId(1), HeartbeatAck{1}, 0}));
+  EXPECT_FALSE(leaves({AgentConnectionId(1), Welcome{}, 0}));
+  EXPECT_FALSE(leaves(directive(1, "old", 0)));
+  EXPECT_FALSE(leaves(directive(1, "new", 2)));
+  EXPECT_THAT(taken(2), ElementsAre());
+  box_.hold(false);
+  EXPECT_THAT(taken(2), ElementsAre("1:welcome", "1:new"));
+  EXPECT_TRUE(leaves({AgentConnectionId(1), HeartbeatAck{2}, 0}));
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -111,5 +111,22 @@ TEST(FencedWrites, RefusesAValueThatEtcdDoesNotTake) {
   EXPECT_FALSE(writes.next());
 }
 
+TEST(FencedWrites, NothingIsDurablePastAChangeThatIsTooLarge) {
+  FencedWrites writes(kTerm, 0);
+  ASSERT_TRUE(writes.keep(1, {"job/a", "1"}));
+  EXPECT_FALSE(writes.keep(2, {"job/a", std::string(FencedWrites::kMostBytes, 'x')}));
+  EXPECT_TRUE(writes.has_too_large());
+  ASSERT_TRUE(writes.keep(3, {"job/b", "1"}));
+  ASSERT_TRUE(writes.next());
+  writes.written(50);
+  EXPECT_EQ(writes.durable(), 1u);
+  ASSERT_TRUE(writes.keep(4, {"job/a", "2"}));
+  EXPECT_FALSE(writes.has_too_large());
+  ASSERT_TRUE(writes.next());
+  EXPECT_EQ(writes.durable(), 1u);
+  writes.written(51);
+  EXPECT_EQ(writes.durable(), 4u);
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -1,0 +1,81 @@
+// EtcdRole: whether a service that keeps its state in etcd leads or stands by. It is the service's
+// StateStore, and says what a standby answers.
+//
+//   leads       the service has the state and decides. It answers agents while serves() is true
+//   stands by   another service leads, or none. Agents are sent to the leader, if it is known
+//
+// One thread, which runs the io_context, makes all calls and gets all callbacks, never within a
+// call. After the destructor no callback is called.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/log.h"
+#include "rendezvous/http/core/counters.h"
+#include "rendezvous/net/limited_log.h"
+#include "rendezvous/persistence/etcd_state.h"
+#include "rendezvous/protocol/core/control_message.h"
+#include "rendezvous/service/leader_watch.h"
+
+namespace ddprun {
+
+struct EtcdRoleEvents {
+  StateStoreEvents store;
+  std::function<void(const ServiceState& past)> leads;  // continue with this state
+  std::function<void()> resumed;                        // serves() is true again
+  // Forget the state, and send all agents away: another service leads, or will.
+  std::function<void(const std::string& why)> stepped_down;
+};
+
+class EtcdRole final : public StateStore {
+ public:
+  EtcdRole(boost::asio::io_context& io, Logger& log, EtcdStateOptions options,
+           EtcdRoleEvents events);
+
+  // REQUIRES: leads().
+  void keep(std::uint64_t number, const StateChange& change) override {
+    state_.keep(number, change);
+  }
+
+  bool leads() const { return term_ != 0; }
+  // Returns whether agents may be answered now. Ask it before each answer, because a process that
+  // was stopped learns nothing else in time.
+  bool serves() const { return leads() && state_.serves(); }
+  // Returns the term while this service leads; 0: it does not.
+  EtcdRevision term() const { return term_; }
+  // Returns the address of the other service that leads; empty: not known.
+  const std::string& leader() const { return leader_; }
+  // Returns what an agent is told while this service stands by.
+  Silence standby_answer() const;
+  // Returns why this service neither serves nor is a good standby; nullopt: it is one of them.
+  std::optional<std::string> why_not_ready() const;
+  EtcdCounters counters() const;
+
+  // Lets another service lead at once. `then` is called when that is done, or after a short time.
+  void resign(std::function<void()> then) { state_.resign(std::move(then)); }
+  // New connections to etcd use this context.
+  void set_tls(TlsContextPtr tls) { state_.set_tls(std::move(tls)); }
+
+ private:
+  EtcdStateEvents events_of_state(EtcdRoleEvents events);
+  void take_over(EtcdRevision term, const JournalImage& image);
+  void follow(const std::string& leader);
+
+  boost::asio::io_context& io_;
+  Logger& log_;
+  LimitedLog trouble_log_{log_, 5, std::chrono::minutes(1)};
+  std::string address_;
+  std::function<void(const ServiceState& past)> on_leads_;
+  EtcdRevision term_ = 0;
+  std::string leader_;
+  std::optional<LeaderWatch> watch_;    // of leader_
+  std::optional<std::string> trouble_;  // with etcd, now
+  std::optional<std::string> unable_;   // why this service can never lead
+  EtcdCounters counters_;
+  EtcdState state_;
+};
+
+}  // namespace ddprun

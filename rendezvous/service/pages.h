@@ -1,0 +1,45 @@
+// ServicePages: the HTTP pages of a rendezvous service (docs/how-to/monitoring.md), and who may
+// read them.
+//
+// One owner thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "rendezvous/auth/core/keyring.h"
+#include "rendezvous/http/core/metrics_page.h"
+#include "rendezvous/http/exchange.h"
+#include "rendezvous/http/page_cache.h"
+#include "rendezvous/http/status_page.h"
+#include "rendezvous/membership/core/job_table.h"
+#include "rendezvous/service/etcd_role.h"
+
+namespace ddprun {
+
+// Returns the present moment.
+Moment this_moment();
+
+// ServiceView: what the pages show of a service.
+struct ServiceView {
+  const JobTable& jobs;
+  const Keyring& keys;
+  const EtcdRole* role = nullptr;  // null: the state is not in etcd
+  bool has_tls = false;
+  bool is_draining = false;
+  bool ends_soon = false;  // it ends with its job
+  std::function<Figures()> figures;
+};
+
+class ServicePages {
+ public:
+  // Returns the page of that path; nullopt: there is none.
+  std::optional<HttpPage> page(const HttpRequest& request, const ServiceView& service);
+
+ private:
+  PageCache metrics_;
+  PageCache status_;
+};
+
+}  // namespace ddprun
