@@ -1,6 +1,9 @@
-"""Tests that other tools read what `ddprun-ckpt export` writes: equal bits."""
+"""Tests that other tools read what `ddprun-ckpt export` writes, and that trainings restore what
+`ddprun-ckpt import` makes of their files: equal bits."""
+import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +12,7 @@ import needs
 
 needs.module("torch")
 needs.module("safetensors", " (scripts/setup --tests installs it)")
+import checkpoint_cpp_test  # noqa: E402
 import safetensors  # noqa: E402
 import safetensors.torch  # noqa: E402
 import state_file_test  # noqa: E402
@@ -219,6 +223,123 @@ class Formats(frame.Test):
                  TOOL, "export", self.run1, f"--{form}", self.folder / f"out.{form}"],
                 check=True, stdout=subprocess.PIPE, text=True).stdout
             self.assertLess(int(kib), 64 << 10, f"KiB with --{form}")
+
+    def imported(self, form, path, *more, code=0):
+        return frame.run([TOOL, "import", f"--{form}", path, "--into", self.folder / "new", *more],
+                         code=code)
+
+    def test_imported_weights_begin_a_training(self):
+        net = self.save()
+        for form, step in (("safetensors", 0), ("dcp", 7)):
+            self.out = self.folder / form
+            self.export(self.run1, form)
+            output = self.imported(form, self.out, *(["--step", step] if step else []))
+            self.assertRegex(output, rf"new: step {step}, \d+ tensors of a model, .*; without opt")
+            self.assertEqual("left out: optimizer" in output, form == "dcp")
+            top = checkpoint.load(self.folder / "new")
+            self.assert_same(top["model"], dict(net.state_dict()))
+            self.assertEqual((top["step"], top["imported"]), (step, str(self.out)))
+            again = make_net()
+            optimizer = torch.optim.Adam(again.parameters())
+            restored = checkpoint.CheckpointManager(self.folder / "new", read_only=True).restore(
+                checkpoint.TrainingState(again, optimizer))
+            self.assertEqual(restored.step, step)
+            self.assertRegex(restored.remarks[-1], r"has only the weights of .*: everything else")
+            self.assert_same(dict(again.state_dict()), dict(net.state_dict()))
+            frame.run([TOOL, "verify", self.folder / "new"])
+            self.assertIn("belongs to a training", self.imported(form, self.out, code=73))
+            shutil.rmtree(self.folder / "new")
+
+    def test_cpp_restores_imported_weights(self):
+        net = checkpoint_cpp_test.Training().net
+        torch.manual_seed(5)
+        for parameter in net.parameters():
+            torch.nn.init.normal_(parameter)
+        safetensors.torch.save_file(net.state_dict(), self.out)
+        self.imported("safetensors", self.out)
+        # So small a learning rate changes no parameter.
+        output = frame.run([frame.DDPRUN, "--nproc-per-node=2", "--standalone",
+                            frame.BIN / "train_digits", "--epochs=1", "--lr=1e-40",
+                            f"--data={checkpoint_cpp_test.DIGITS}", "--checkpoint-every=20",
+                            f"--checkpoint-dir={self.folder / 'new'}"])
+        self.assertRegex(output, "has only the weights of .*: everything else starts as it is")
+        self.assertIn("resumed at step 0 ", output)
+        top = checkpoint.load(self.folder / "new")
+        self.assertEqual(top["step"], 23)
+        self.assert_same({name: top["model"][name] for name, _ in net.named_parameters()},
+                         {name: one.detach() for name, one in net.named_parameters()})
+
+    def test_sharded_tensors_of_dcp_are_put_together(self):
+        tensors = {"rows": torch.arange(60.0).reshape(5, 12),
+                   "columns": torch.arange(48, dtype=torch.int64).reshape(6, 4, 2),
+                   "small": torch.ones(1, dtype=torch.bfloat16)}
+        script = self.script(f"""
+            import sys, torch
+            import torch.distributed as dist
+            import torch.distributed.checkpoint as dcp
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor import Shard, Replicate, distribute_tensor
+            dist.init_process_group("gloo")
+            mesh = init_device_mesh("cpu", (2,))
+            tensors = torch.load("{self.folder / 'tensors.pt'}")
+            places = {{"rows": Shard(0), "columns": Shard(1), "small": Replicate()}}
+            dcp.save({{name: distribute_tensor(one, mesh, [places[name]])
+                       for name, one in tensors.items()}}, checkpoint_id=sys.argv[1])
+            dist.destroy_process_group()
+            """)
+        torch.save(tensors, self.folder / "tensors.pt")
+        frame.run([frame.DDPRUN, "--nproc-per-node=2", "--standalone", script, self.out])
+        self.imported("dcp", self.out)
+        self.assert_same(checkpoint.load(self.folder / "new")["model"], tensors)
+        data = next(self.out.glob("__1_0.distcp"))
+        flip_a_bit(data, data.read_bytes().index(tensors["rows"][4].numpy().tobytes()))
+        shutil.rmtree(self.folder / "new")
+        self.assertIn("do not match their CRC", self.imported("dcp", self.out, code=78))
+        self.assertFalse((self.folder / "new").exists())
+
+    def test_what_cannot_be_imported_is_one_line(self):
+        header = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+
+        def refused(words, **changes):
+            text = json.dumps({**header, "a": {**header["a"], **changes}}).encode()
+            self.out.write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+            output = self.imported("safetensors", self.out, code=78)
+            self.assertIn(words, output)
+            self.assertEqual(output.count("\n"), 1, output)
+
+        refused("its dtype F31 is not one", dtype="F31")
+        refused("its shape is invalid", shape=[-1])
+        refused("its shape is invalid", shape=[1 << 62, 1 << 62, 0])
+        refused("its place does not fit", shape=[3])
+        refused("its place does not fit", data_offsets=[4, 12])
+        refused("its place does not fit", data_offsets=[8, 0])
+        refused("it has no dtype", shape="x")
+        header["b"] = {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}
+        refused("overlaps another one")
+        for data in (b"", b"1234567", b"\xff" * 40, b"\2\0\0\0\0\0\0\0[]",
+                     b"\3\0\0\0\0\0\0\0{x}"):
+            self.out.write_bytes(data)
+            self.imported("safetensors", self.out, code=78)
+        self.assertIn("No such file", self.imported("dcp", self.folder / "none", code=73))
+        self.out.unlink()
+        torch.save({"model": {"a": torch.ones(3)}}, self.folder / "file.pt")
+        self.export(self.folder / "file.pt", "dcp")
+        metadata = (self.out / ".metadata").read_bytes()
+        for old, new, words in (
+                (b"ctorch\nSize", b"cos\nsystem", "names os.system, which is not allowed"),
+                (b"__0_0.distcp", b"/_0_0.distcp", "a file is not in the directory"),
+                (b"__0_0.distcp", b"__1_0.distcp", "No such file"),
+                (b"torch\nfloat32", b"torch\nfloat33", "not allowed"),
+                (b"_dict_metadata", b"_dict_netadata", "it is not what PyTorch writes")):
+            self.assertIn(old, metadata)
+            (self.out / ".metadata").write_bytes(metadata.replace(old, new))
+            self.assertIn(words, self.imported("dcp", self.out, code=78))
+        for at in range(0, len(metadata), 7):  # no crash, whatever is there
+            (self.out / ".metadata").write_bytes(metadata[:at] + b"\xff" + metadata[at + 1:])
+            code = subprocess.run([TOOL, "import", "--dcp", self.out, "--into",
+                                   self.folder / "new"], capture_output=True).returncode
+            self.assertIn(code, (0, 73, 78))
+            shutil.rmtree(self.folder / "new", ignore_errors=True)
 
     def test_metadata_of_dcp_is_what_pytorch_itself_writes(self):
         tree = {"a": torch.ones(2, 3), "b": {"c": [torch.zeros(1, dtype=torch.int64)]}, "d": "x"}

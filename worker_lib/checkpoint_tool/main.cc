@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "worker_lib/checkpoint/core/state_text.h"
 #include "worker_lib/checkpoint_tool/export.h"
+#include "worker_lib/checkpoint_tool/import.h"
 #include "worker_lib/checkpoint_tool/opened.h"
 #include "worker_lib/checkpoint_tool/report.h"
 
@@ -148,6 +149,22 @@ ExitCode export_one(const std::string& path, std::optional<std::int64_t> step,
   return ExitCode::kSuccess;
 }
 
+ExitCode import_one(const std::string& safetensors, const std::string& dcp,
+                    const std::string& directory, std::int64_t step) {
+  if (safetensors.empty() == dcp.empty() || step < 0) {
+    complain(step < 0 ? "import: --step is negative; see ddprun-ckpt --help"
+                      : "import: give one of --safetensors and --dcp; see ddprun-ckpt --help");
+    return ExitCode::kUsage;
+  }
+  const Weights weights = dcp.empty() ? read_safetensors(safetensors) : read_dcp(dcp);
+  import_into(directory, step, weights, dcp.empty() ? safetensors : dcp);
+  std::string left_out;
+  for (const std::string& name : weights.left_out)
+    left_out += (left_out.empty() ? "left out: " : ", ") + name;
+  if (!left_out.empty()) print(left_out);
+  return ExitCode::kSuccess;
+}
+
 int run(int argc, char** argv) try {
   CLI::App app(
       "Inspects checkpoints (directories of CheckpointManager, and files of torch.save), and "
@@ -183,6 +200,16 @@ int run(int argc, char** argv) try {
       {"--dcp", ExportFormat::kDcp,
        "a new directory that torch.distributed.checkpoint reads, with everything"}};
   for (Export& one : formats) export_it->add_option(one.option, one.output, one.help);
+  CLI::App* import_it = app.add_subcommand(
+      "import", "Make a checkpoint of another tool's weights, from which a training can begin");
+  std::string safetensors, dcp;
+  std::int64_t imported_step = 0;
+  import_it->add_option("--safetensors", safetensors, "a file of safetensors");
+  import_it->add_option("--dcp", dcp,
+                        "a directory of torch.distributed.checkpoint: what it has under \"model\", "
+                        "or all tensors");
+  import_it->add_option("--into", directory, "a directory without checkpoints")->required();
+  import_it->add_option("--step", imported_step, "step of the checkpoint (default: 0)");
   CLI::App* merge_it = app.add_subcommand("merge", "The same as export --torch");
   merge_it->add_option("DIR", exported, "a directory of checkpoints")->required();
   merge_it->add_option("STEP", step, "step of the checkpoint (default: the newest complete one)");
@@ -192,9 +219,9 @@ int run(int argc, char** argv) try {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::RequiredError& missing) {
-    const bool has_command = *ls || *show_it || *verify_it || *export_it || *merge_it;
+    const bool has_command = *ls || *show_it || *verify_it || *export_it || *import_it || *merge_it;
     complain((has_command ? std::string(missing.what())
-                          : "the command is missing: ls, show, verify or export") +
+                          : "the command is missing: ls, show, verify, export or import") +
              "; see ddprun-ckpt --help");
     return to_int(ExitCode::kUsage);
   } catch (const CLI::ParseError& wrong) {
@@ -203,6 +230,7 @@ int run(int argc, char** argv) try {
   }
   if (*ls) return to_int(list(directory));
   if (*export_it) return to_int(export_one(exported, step, formats));
+  if (*import_it) return to_int(import_one(safetensors, dcp, directory, imported_step));
   if (*merge_it) {
     export_to(ExportFormat::kTorch, open_any(exported, step), output);
     return to_int(ExitCode::kSuccess);

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
+#include "worker_lib/serialization/core/pickle_value.h"
 
 namespace ddprun {
 
@@ -22,6 +22,8 @@ struct SafetensorsEntry {
 
 // Returns the name of a dtype of PyTorch: "F32". Empty: safetensors has none.
 std::string_view safetensors_dtype(std::string_view dtype);
+// Returns the dtype with this name in safetensors; nullopt: there is none.
+std::optional<PickleDtype> torch_dtype(std::string_view name);
 
 // Returns the bytes before the first tensor. step: for the header's own text entries.
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
