@@ -489,6 +489,9 @@ def fill(state: TrainingState, top: Mapping[str, Any], file: str, *, rank: int, 
 
     _checked_names(state)
     refuse_fsdp(state, "restore a checkpoint")
+    if "imported" in top:
+        yield from _fill_weights(state, top, file)
+        return
     view = _View(top, rank, size)
     remarks: list[str] = []
     try:
@@ -518,6 +521,16 @@ def fill(state: TrainingState, top: Mapping[str, Any], file: str, *, rank: int, 
     state.epoch = top["epoch"]
     state.extra = top.get("extra")
     yield from _fill_generators(state, top, file, rank)
+
+
+def _fill_weights(state: TrainingState, top: Mapping[str, Any], file: str) -> Iterator[str]:
+    """Fills the model from what ``ddprun-ckpt import`` has written."""
+    if state.model is None or state.models:
+        raise ValueError(f"restore {file}: it has only the weights of one model, for "
+                         "TrainingState.model")
+    _expect_same_tensors(_module(state.model).state_dict(), top["model"], file, "model")
+    _module(state.model).load_state_dict(top["model"])
+    yield (f"{file} has only the weights of {top['imported']}: everything else starts as it is")
 
 
 @dataclasses.dataclass

@@ -1,7 +1,7 @@
 // Fuzzes the reading of files of torch.save. The input is taken as a file, and also as the
-// pickle of one. The file's CRCs are not checked, because a fuzzer would not guess them. The
-// result is walked recursively, as its readers do. Every tensor is checked against its storage
-// again.
+// pickle of one, and as the metadata of a distributed checkpoint. The file's CRCs are not checked,
+// because a fuzzer would not guess them. The result is walked recursively, as its readers do.
+// Every tensor is checked against its storage again.
 //
 //   scripts/build fuzz state_archive_fuzz
 //   build/fuzz/bin/state_archive_fuzz -max_total_time=60 tests/fuzz/corpus/state_archive
@@ -60,7 +60,8 @@ void check(const PickleTree& tree, std::string_view pickle) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddprun;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
-  if (const Result<PickleTree> tree = unpickle(input)) check(*tree, input);
+  for (const PickleNames names : {PickleNames::kTorch, PickleNames::kDcp})
+    if (const Result<PickleTree> tree = unpickle(input, names)) check(*tree, input);
   if (const Result<StateArchive> archive = read_state_archive(input, RecordCrcs::kTrust)) {
     const auto pickle =
         std::ranges::find(archive->records, archive->prefix + "data.pkl", &ZipRecord::name);

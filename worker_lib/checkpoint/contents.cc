@@ -383,10 +383,28 @@ void remark_on_batches(const TrainingState& state, const SavedValue& top,
          " over all ranks");
 }
 
+// Refuses a file of ddprun-ckpt import for a training without a model: it has nothing else.
+// Returns whether it is one.
+bool is_of_weights(const TrainingState& state, const SavedValue& top) {
+  if (!top.find("imported")) return false;
+  if (!state.model || !state.models.empty())
+    top.refuse("it has only the weights of one model, for TrainingState::model");
+  return true;
+}
+
+void fill_weights(const TrainingState& state, const SavedValue& top,
+                  std::vector<std::string>& remarks) {
+  load_module_state(*state.model, top.at("model").dict(), top.file);
+  remarks.push_back(concat(top.file, " has only the weights of ", top.at("imported").text(),
+                           ": everything else starts as it is"));
+}
+
 }  // namespace
 
 void expect_loadable(const TrainingState& state, const SavedValue& top, const ProcessGroup& group,
                      ExtraNames extra) {
+  if (is_of_weights(state, top))
+    return expect_module_state(*state.model, top.at("model").dict(), top.file);
   std::vector<std::string> remarks;
   expect_fitting(state, top, extra, remarks);
   const RankView view(top, group.rank(), group.size());
@@ -400,6 +418,7 @@ void expect_loadable(const TrainingState& state, const SavedValue& top, const Pr
 
 void fill(TrainingState& state, const SavedValue& top, const ProcessGroup& group, ExtraNames extra,
           std::vector<std::string>& remarks) {
+  if (is_of_weights(state, top)) return fill_weights(state, top, remarks);
   expect_fitting(state, top, extra, remarks);
   remark_on_threads(top, remarks);
   const RankView view(top, group.rank(), group.size());

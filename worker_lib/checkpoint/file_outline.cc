@@ -42,30 +42,48 @@ Result<void> FileOutline::Range::reserve(std::size_t bytes) {
   return {};
 }
 
-Result<FileOutline> FileOutline::read(const std::string& path, std::uint64_t bytes) {
-  FileOutline result;
-  result.path_ = path;
+Result<void> FileOutline::open(const std::string& path) {
+  path_ = path;
   Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
-  result.fd_ = *std::move(fd);
+  fd_ = *std::move(fd);
+  return {};
+}
+
+Result<FileOutline> FileOutline::read(const std::string& path, std::uint64_t bytes) {
+  FileOutline result;
+  if (Result<void> done = result.open(path); !done) return done.error();
   const Result<std::size_t> size = size_within(result.fd_.get(), path, bytes);
   if (!size) return size.error();
   if (*size != bytes) return wrong_size(path, *size, bytes);
-  if (Result<void> done = result.range_.reserve(*size); !done)
-    return std::move(done).error().within("read " + path);
-  Result<StateArchive> archive =
-      read_state_archive(result.range_.view(), RecordCrcs::kTrust,
-                         [&](std::string_view part) { return result.read_part(part); });
-  if (!archive) return std::move(archive).error().within("read " + path);
-  result.archive_ = *std::move(archive);
-  result.fd_.reset();
-  result.window_ = {};
-  for (const Part& part : result.parts_) {
-    result.sorted_.push_back(&part);
-    result.longest_ = std::max(result.longest_, part.bytes.size());
-  }
-  std::ranges::sort(result.sorted_, {}, &Part::at);
+  if (Result<void> done = result.read_archive(bytes); !done) return done.error();
   return result;
+}
+
+Result<FileOutline> FileOutline::read_within(const std::string& path, std::uint64_t begin,
+                                             std::uint64_t bytes) {
+  FileOutline result;
+  result.begin_ = begin;
+  if (Result<void> done = result.open(path); !done) return done.error();
+  if (Result<void> done = result.read_archive(bytes); !done) return done.error();
+  return result;
+}
+
+Result<void> FileOutline::read_archive(std::uint64_t bytes) {
+  if (Result<void> done = range_.reserve(bytes); !done)
+    return std::move(done).error().within("read " + path_);
+  Result<StateArchive> archive = read_state_archive(
+      range_.view(), RecordCrcs::kTrust, [this](std::string_view part) { return read_part(part); });
+  if (!archive) return std::move(archive).error().within("read " + path_);
+  archive_ = *std::move(archive);
+  fd_.reset();
+  window_ = {};
+  for (const Part& part : parts_) {
+    sorted_.push_back(&part);
+    longest_ = std::max(longest_, part.bytes.size());
+  }
+  std::ranges::sort(sorted_, {}, &Part::at);
+  return {};
 }
 
 template <class Use>
@@ -102,7 +120,7 @@ Result<std::string_view> FileOutline::read_part(std::string_view part) {
   const auto fill = [&](Part& into, std::size_t size) -> Result<void> {
     into.at = at;
     into.bytes.resize(size);
-    const ssize_t count = pread_all(fd_.get(), into.bytes.data(), size, at);
+    const ssize_t count = pread_all(fd_.get(), into.bytes.data(), size, begin_ + at);
     if (count < 0) return read_error(path_, errno);
     if (static_cast<std::size_t>(count) == size) return {};
     return wrong_size(path_, at + static_cast<std::size_t>(count), bytes());

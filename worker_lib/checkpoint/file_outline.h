@@ -23,6 +23,9 @@ class FileOutline {
   // Opens a file and reads its outline. Fails as open_regular_file() and read_state_archive(), or
   // with the disk's error. kCorrupt, which names the size: it does not have `bytes` bytes.
   static Result<FileOutline> read(const std::string& path, std::uint64_t bytes);
+  // The same for a file of torch.save within another file. Positions are those within it.
+  static Result<FileOutline> read_within(const std::string& path, std::uint64_t begin,
+                                         std::uint64_t bytes);
 
   const StateArchive& archive() const { return archive_; }
   std::uint64_t bytes() const { return range_.view().size(); }
@@ -60,12 +63,15 @@ class FileOutline {
     std::size_t bytes_ = 0;
   };
 
+  Result<void> open(const std::string& path);
+  Result<void> read_archive(std::uint64_t bytes);
   Result<std::string_view> read_part(std::string_view part);
   // Calls `use(position, bytes)` for what the parts have of these positions.
   template <class Use>
   void for_each_part(std::uint64_t begin, std::uint64_t end, Use&& use) const;
 
   std::string path_;
+  std::uint64_t begin_ = 0;  // of the file of torch.save in the file
   UniqueFd fd_;
   Range range_;
   std::deque<Part> parts_;  // in the order of reading; views refer to them

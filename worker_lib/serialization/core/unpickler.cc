@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <unordered_map>
@@ -114,8 +115,11 @@ class Machine {
   using enum PickleKind;
 
  public:
-  explicit Machine(std::string_view pickle)
-      : all_(pickle), left_(pickle), most_(max_pickle_nodes(pickle.size())) {}
+  Machine(std::string_view pickle, PickleNames names)
+      : all_(pickle),
+        left_(pickle),
+        most_(max_pickle_nodes(pickle.size())),
+        is_dcp_(names == PickleNames::kDcp) {}
 
   Result<PickleTree> run() {
     try {
@@ -178,6 +182,9 @@ class Machine {
       case 'Q': return persistent();
       case 'R': return reduce();
       case 'b': return build();
+      case 0x81:  // only with classes, which are called like functions
+        if (is_dcp_) return reduce();
+        break;
       default: break;
     }
     refuse_unsupported("opcode ", opcode, " is not one that torch.save writes");
@@ -342,6 +349,9 @@ class Machine {
     if (const auto found = std::ranges::find(kGlobals, name, &Global::name);
         found != kGlobals.end())
       return push_value(kGlobal, found - kGlobals.begin());
+    if (const auto found = std::ranges::find(kDcpGlobals, name, &Global::name);
+        is_dcp_ && found != kDcpGlobals.end())
+      return push_value(kGlobal, std::ssize(kGlobals) + (found - kDcpGlobals.begin()));
     if (const auto found = std::ranges::find(kStorageClasses, name, &StorageClass::name);
         found != kStorageClasses.end())
       return push_value(kStorageClass, found - kStorageClasses.begin());
@@ -505,12 +515,20 @@ class Machine {
   }
 
   // Attributes of an OrderedDict (_metadata of a state dict): checked like everything, and
-  // dropped.
+  // dropped. Those of an object are kept.
   void build() {
-    (void)pop();
+    const PickleNodeId state = pop();
     if (tree_.nodes[top()].kind != kDict)
       refuse_unsupported("it sets attributes of something that is not an OrderedDict");
+    if (!is_dcp_) return;
+    if (tree_.nodes[state].kind == kDict) return append(kDict, Ids(tree_.nodes[state].items));
+    const PickleNodeId key = add(PickleNode{.kind = kString, .text = "state"});
+    append(kDict, {key, state});
   }
+
+  // A function or a class with one argument, which says all.
+  void keep_argument(const Ids& parts) { stack_.push_back(parts[0]); }
+  void keep_arguments(const Ids& parts) { push_items(kTuple, parts); }
 
   // --- the end ---
 
@@ -578,6 +596,12 @@ class Machine {
         for (const PickleNodeId item : it.items) spell_key(item, text), text += ",";
         text += ")";
         return;
+      case kDict:
+        if (!is_dcp_) break;
+        text += "{";
+        for (const PickleNodeId item : it.items) spell_key(item, text), text += ",";
+        text += "}";
+        return;
       default: break;
     }
     refuse_corrupt("a key is ", to_text(it.kind));
@@ -608,8 +632,24 @@ class Machine {
       {"builtins frozenset", &Machine::make_set, 0, 1},
   });
 
+  static constexpr std::array kDcpGlobals = std::to_array<Global>({
+      {"torch.distributed.checkpoint.metadata Metadata", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata TensorStorageMetadata", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata BytesStorageMetadata", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata ChunkStorageMetadata", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata TensorProperties", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata MetadataIndex", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata StorageMeta", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.filesystem _StorageInfo", &Machine::make_dict, 0, 0},
+      {"torch.distributed.checkpoint.metadata _MEM_FORMAT_ENCODING", &Machine::keep_argument, 1, 1},
+      {"torch.serialization _get_layout", &Machine::keep_argument, 1, 1},
+      {"pathlib PosixPath", &Machine::keep_arguments, 0, 64},
+      {"pathlib._local PosixPath", &Machine::keep_arguments, 0, 64},
+  });
+
   const Global& global_of(PickleNodeId id) const {
-    return kGlobals[static_cast<std::size_t>(tree_.nodes[id].integer)];
+    const auto index = static_cast<std::size_t>(tree_.nodes[id].integer);
+    return index < kGlobals.size() ? kGlobals[index] : kDcpGlobals[index - kGlobals.size()];
   }
 
   static constexpr std::size_t kOpen = std::numeric_limits<std::size_t>::max();
@@ -617,6 +657,7 @@ class Machine {
   std::string_view all_;
   std::string_view left_;
   std::size_t most_;  // nodes
+  bool is_dcp_;
   std::size_t opcode_at_ = 0;
   PickleTree tree_;
   Ids stack_;
@@ -668,6 +709,8 @@ const PickleNode* PickleTree::find(const PickleNode& dict, std::string_view key)
   return nullptr;
 }
 
-Result<PickleTree> unpickle(std::string_view pickle) { return Machine(pickle).run(); }
+Result<PickleTree> unpickle(std::string_view pickle, PickleNames names) {
+  return Machine(pickle, names).run();
+}
 
 }  // namespace ddprun

@@ -19,8 +19,13 @@
 
 namespace ddprun {
 
+// Which names a pickle may have beyond those of torch.save. kDcp: those in the `.metadata` of
+// PyTorch's distributed checkpoints. Objects of its classes become dicts of their attributes
+// ("state", if an object has a state of its own), also as keys of dicts.
+enum class PickleNames { kTorch, kDcp };
+
 // kCorrupt: the pickle is damaged. kUnsupported: it is complete, but has contents that are not
 // allowed or not known. Both messages give the byte position and the content.
-Result<PickleTree> unpickle(std::string_view pickle);
+Result<PickleTree> unpickle(std::string_view pickle, PickleNames names = PickleNames::kTorch);
 
 }  // namespace ddprun

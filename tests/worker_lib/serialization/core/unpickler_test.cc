@@ -249,5 +249,28 @@ TEST(Unpickler, SizesDevicesDtypesBytesAndSets) {
             2u);
 }
 
+TEST(Unpickler, ObjectsOfDistributedCheckpointsAreDictsOfTheirAttributes) {
+  const std::string metadata = "ctorch.distributed.checkpoint.metadata\n";
+  const std::string index = metadata + "MetadataIndex\n)\x81}(" + text("fqn") + text("a") + "ub";
+  const std::string object =
+      pickled("}(" + index + metadata + "TensorProperties\n)\x81(ctorch\n" + "float32\n\x89tbu");
+  const Result<PickleTree> tree = unpickle(object, PickleNames::kDcp);
+  ASSERT_TRUE(tree) << tree.error().message();
+  const std::vector<PickleEntry> entries = entries_of((*tree)[tree->top]);
+  ASSERT_EQ(entries.size(), 1U);
+  EXPECT_EQ(tree->find((*tree)[entries[0].key], "fqn")->text, "a");
+  const PickleNode* const state = tree->find((*tree)[entries[0].value], "state");
+  ASSERT_TRUE(state && state->kind == Kind::kTuple);
+  EXPECT_EQ((*tree)[state->items[0]].text, "float32");
+  expect_refused(object, ErrorKind::kUnsupported, "MetadataIndex, which is not allowed");
+  const auto refused = [](const std::string& opcodes) {
+    return !unpickle(pickled(opcodes), PickleNames::kDcp);
+  };
+  EXPECT_TRUE(refused("}(" + index + "N" + index + "Nu")) << "the same key twice";
+  EXPECT_TRUE(refused(metadata + "MetadataIndex\n")) << "a class itself";
+  EXPECT_TRUE(refused(metadata + "Metadata\n)\x81q\0}("s + text("self") + "h\0ub"s)) << "a cycle";
+  EXPECT_TRUE(refused("cos\nsystem\n)\x81"));
+}
+
 }  // namespace
 }  // namespace ddprun

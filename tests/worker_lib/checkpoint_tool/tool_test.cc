@@ -222,9 +222,11 @@ TEST_F(CheckpointTool, SaysInOneLineWhatItCannotDo) {
     EXPECT_THAT(answer.err, AllOf(StartsWith("ddprun-ckpt: "), HasSubstr(words)));
     EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
   };
-  expect({}, 2, "the command is missing: ls, show, verify or merge");
-  expect({"frob"}, 2, "the command is missing: ls, show, verify or merge");
+  expect({}, 2, "the command is missing: ls, show, verify, export or import");
+  expect({"frob"}, 2, "the command is missing: ls, show, verify, export or import");
   expect({"ls"}, 2, "DIR is required");
+  expect({"export", run_}, 2, "export: give one of --torch, --safetensors and --dcp");
+  expect({"export", run_, "--torch", "a", "--dcp", "b"}, 2, "export: give one of");
   expect({"show", "--everything", run_}, 2, "--everything");
   expect({"ls", directory_ / "none"}, 73, "none: No such file or directory");
   expect({"ls", directory_ / "text"}, 73, "text is not a directory");

@@ -1,0 +1,159 @@
+#include "worker_lib/checkpoint_tool/import.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/concat.h"
+#include "base/durable_directory.h"
+#include "base/mapped_memory.h"
+#include "worker_lib/checkpoint/io.h"
+#include "worker_lib/checkpoint_tool/opened.h"
+#include "worker_lib/checkpoint_tool/report.h"
+#include "worker_lib/serialization/core/archive_writer.h"
+#include "worker_lib/serialization/core/crc32.h"
+
+namespace ddprun {
+namespace {
+
+using enum PickleKind;
+
+// Addresses without memory, which stand for the bytes of all weights.
+class Addresses {
+ public:
+  explicit Addresses(std::size_t bytes) {
+    if (bytes == 0) return;
+    void* const address =
+        ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+      refuse_files(system_error(concat("reserve ", bytes, " addresses"), errno).message());
+    memory_ = MappedMemory<char>(static_cast<char*>(address), Unmap{bytes});
+  }
+  const char* begin() const { return memory_.get(); }
+
+ private:
+  MappedMemory<char> memory_{nullptr, Unmap{}};
+};
+
+void read_runs(const Weights& weights, const Weight& weight,
+               const std::function<void(std::string_view)>& use) {
+  for (const Run& run : weight.runs) {
+    std::uint32_t crc = 0;
+    read_pieces(weights.paths[run.file], run.at, run.bytes, [&](std::string_view piece) {
+      if (run.crc) crc = crc32(piece, crc);
+      use(piece);
+    });
+    if (run.crc && crc != *run.crc)
+      refuse_damaged(weights.paths[run.file],
+                     concat("the bytes of the tensor '", weight.name, "' do not match their CRC"));
+  }
+}
+
+// Makes the contents of a checkpoint that has only a model.
+class Contents {
+ public:
+  Contents(const Weights& weights, const std::string& from, std::int64_t step) {
+    PickleNode model{.kind = kDict};
+    for (std::size_t i = 0; i < weights.weights.size(); ++i) {
+      PickleTensor tensor = weights.weights[i].tensor;
+      tensor.storage.key = std::to_string(i);
+      tensor.requires_grad = false;
+      archive.tree.tensors.push_back(std::move(tensor));
+      model.items.push_back(add({.kind = kString, .text = weights.weights[i].name}));
+      model.items.push_back(add({.kind = kTensor, .integer = static_cast<std::int64_t>(i)}));
+    }
+    PickleNode top{.kind = kDict};
+    const auto entry = [&](const char* key, PickleNode value) {
+      top.items.push_back(add({.kind = kString, .text = key}));
+      top.items.push_back(add(std::move(value)));
+    };
+    entry("model", std::move(model));
+    entry("epoch", {.kind = kInteger});
+    entry("step", {.kind = kInteger, .integer = step});
+    entry("rng", {.kind = kList});
+    entry("extra", {.kind = kNone});
+    entry("world_size", {.kind = kInteger, .integer = 1});
+    entry("generation", {.kind = kInteger});
+    entry("data", {.kind = kString});
+    entry("imported", {.kind = kString, .text = from});
+    archive.tree.top = add(std::move(top));
+  }
+
+  StateArchive archive;
+
+ private:
+  PickleNodeId add(PickleNode node) {
+    archive.tree.nodes.push_back(std::move(node));
+    return static_cast<PickleNodeId>(archive.tree.nodes.size() - 1);
+  }
+};
+
+void expect_unused(const CheckpointDirectory& directory) {
+  const Result<std::vector<std::int64_t>> steps = directory.steps();
+  if (!steps) refuse_files(steps.error().message());
+  if (!steps->empty() || std::filesystem::exists(directory.path_of(".claim.json")))
+    refuse_files(directory.path() + " belongs to a training: give a new directory to --into");
+}
+
+}  // namespace
+
+// The bytes are read twice: an archive has the CRC of a record that is not in memory before it.
+void import_into(const std::string& directory, std::int64_t step, const Weights& weights,
+                 const std::string& from) {
+  CheckpointDirectory target(directory);
+  expect_unused(target);
+  if (weights.weights.empty()) refuse_files(from + " has no tensor that can be imported");
+  std::size_t all = 0;
+  for (const Weight& weight : weights.weights)
+    if (__builtin_add_overflow(all, static_cast<std::size_t>(weight.tensor.storage.bytes), &all))
+      refuse_files(from + " has more bytes than a file can have");
+  Contents contents(weights, from, step);
+  const Addresses addresses(all);
+  std::map<const char*, std::size_t> weight_at;
+  std::unordered_map<std::string, std::uint32_t> crcs;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < weights.weights.size(); ++i) {
+    const Weight& weight = weights.weights[i];
+    const auto bytes = static_cast<std::size_t>(weight.tensor.storage.bytes);
+    const std::string_view view(bytes == 0 ? "" : addresses.begin() + at, bytes);
+    if (bytes > 0) weight_at[view.data()] = i;
+    at += bytes;
+    contents.archive.storages[std::to_string(i)] = view;
+    std::uint32_t& crc = crcs[std::to_string(i)];
+    read_runs(weights, weight, [&](std::string_view piece) { crc = crc32(piece, crc); });
+  }
+  if (const Result<void> made = make_durable_directory(directory); !made)
+    refuse_files(made.error().message());
+  std::optional<Failed> failed;
+  const auto write = [&](AtomicFile& file) {
+    const auto put = [&](const void* data, std::size_t bytes) {
+      const auto weight = weight_at.find(static_cast<const char*>(data));
+      if (weight == weight_at.end()) return file.write(data, bytes);
+      if (!failed) try {
+          std::uint32_t crc = 0;
+          read_runs(weights, weights.weights[weight->second], [&](std::string_view piece) {
+            crc = crc32(piece, crc);
+            file.write(piece.data(), piece.size());
+          });
+          if (crc != crcs[std::to_string(weight->second)]) refuse_files(from + " has changed");
+        } catch (const Failed& thrown) {
+          failed = thrown;
+        }
+    };
+    const Result<void> done = write_state_archive(contents.archive, crcs, put);
+    if (!done) failed = Failed{ExitCode::kFiles, concat(from, ": ", done.error().message())};
+    if (failed) throw *failed;  // leaves no file
+  };
+  const Result<AnnouncedCheckpoint> announced = target.announce({.step = step}, write);
+  if (!announced) refuse_files(announced.error().message());
+  print(directory, ": step ", step, ", ", weights.weights.size(), " tensors of a model, ",
+        size_text(announced->manifest.files[0].bytes),
+        "; without optimizer, random generators and position in the data");
+}
+
+}  // namespace ddprun
