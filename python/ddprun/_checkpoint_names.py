@@ -79,13 +79,14 @@ class FileName:
     shard: Optional[int] = None
 
 
-def _stem(step: int) -> str:
+def step_name(step: int) -> str:
+    """Returns ``step-000000000120``, with which the names of all files of the step begin."""
     return f"step-{step:012}"
 
 
 def manifest_name(step: int) -> str:
     """Returns ``step-000000000120.json``."""
-    return _stem(step) + ".json"
+    return step_name(step) + ".json"
 
 
 def data_name(step: int, taken: Iterable[str]) -> str:
@@ -94,9 +95,9 @@ def data_name(step: int, taken: Iterable[str]) -> str:
     A save never overwrites a file that an announced checkpoint may need.
     """
     names = set(taken)
-    base, attempt = _stem(step), 2
+    base, attempt = step_name(step), 2
     while f"{base}.pt" in names or any(name.startswith(f"{base}.shard-") for name in names):
-        base, attempt = f"{_stem(step)}-{attempt}", attempt + 1
+        base, attempt = f"{step_name(step)}-{attempt}", attempt + 1
     return f"{base}.pt"
 
 

@@ -88,13 +88,18 @@ def save_requested(group: Optional[Any] = None) -> bool:
     if environment.checkpoint_signal == 0 or is_child():
         return False
     listen_for_save_requests()
+    return any_rank(_requested, group)
+
+
+def any_rank(mine: bool, group: Optional[Any]) -> bool:
+    """Returns whether the answer of any rank is True. Collective."""
     torch_distributed = sys.modules.get("torch.distributed")
     if group is not None or (torch_distributed is not None and torch_distributed.is_available()
                              and torch_distributed.is_initialized()):
-        return _any_rank_of_group(_requested, group)
-    if environment.world_size == 1:
-        return _requested
-    return _agreement.any_rank(_requested)
+        return _any_rank_of_group(mine, group)
+    if of_ddprun().world_size == 1:
+        return mine
+    return _agreement.any_rank(mine)
 
 
 def _any_rank_of_group(mine: bool, group: Optional[Any]) -> bool:

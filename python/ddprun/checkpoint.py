@@ -22,20 +22,23 @@ import os
 import secrets
 import sys
 import threading
+import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Union
 
-from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, is_passed_over, job_name)
+from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, is_passed_over, job_name,
+                                          make_durable_directory)
 from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, DamagedError,
                                       DirectoryTakenError, Manifest, UnsupportedError,
-                                      agree_on_step, best_steps, steps_to_forget)
+                                      agree_on_step, best_steps, step_name, steps_to_forget)
 from ddprun._checkpoint_ranks import from_report, ranks_of, to_report
 from ddprun._checkpoint_state import (Snapshot, TrainingState, contents_of, count, fill, for_file,
                                       hash_of_models, own_generators, read_verified, refuse_fsdp)
+from ddprun._commands import CommandRunner, run_command
 from ddprun._environment import Environment
 from ddprun._progress import long_wait, report_activity
 from ddprun._sampler import DistributedSampler
-from ddprun._save import announce_checkpoint, save_requested
+from ddprun._save import announce_checkpoint, any_rank, save_requested
 
 __all__ = [
     "BeyondReaderError",
@@ -164,20 +167,33 @@ class CheckpointManager:
         that has failed.
     skip_when_busy
         A save while the last one is being written saves nothing. Otherwise it waits.
-    every_steps
-        When `maybe_save` saves. 0: only on a request of the launcher.
+    every_steps, every
+        When `maybe_save` saves: after this number of steps, and after this number of seconds since
+        the last save. 0: not for this reason. With `every` each call asks the other ranks.
     read_only
         For `restore` and `best` in a directory that another run saves into, or that is read-only.
     group
         The process group of ``torch.distributed`` of the ranks. By default the default group if it
         is initialized, else all ranks of the generation, through its store.
+    copy_command
+        A command for ``/bin/sh`` that copies a complete checkpoint to other storage. Rank 0 runs it
+        after a save, in the background, one at a time: of checkpoints that wait only the newest is
+        copied. A failure is a warning. ``DDPRUN_CHECKPOINT_DIRECTORY``, ``DDPRUN_CHECKPOINT_STEP``
+        and ``DDPRUN_CHECKPOINT_NAME``, with which all files of the checkpoint begin, are in its
+        environment.
+    fetch_command
+        A command that fetches checkpoints into ``DDPRUN_CHECKPOINT_DIRECTORY``. Rank 0 runs it
+        first, if the directory has no checkpoint. A failure is an error.
+    copy_timeout
+        At the end of the program, the last copy_command gets this number of seconds, and 10 if
+        `maybe_save` has returned ``leave``. Then it is ended.
 
     Raises
     ------
     ValueError
         An option is invalid.
     OSError
-        The directory cannot be made or written.
+        The directory cannot be made or written, or the fetch_command fails.
     DirectoryTakenError
         Another job has taken the directory from an earlier generation of this one.
     RuntimeError
@@ -187,9 +203,11 @@ class CheckpointManager:
     def __init__(self, directory: Union[str, os.PathLike[str]], *, keep_last: int = 3,
                  keep_best: int = 0, higher_is_better: bool = False, asynchronous: bool = True,
                  skip_when_busy: bool = False, every_steps: int = 0, read_only: bool = False,
-                 group: Optional[Any] = None) -> None:
+                 group: Optional[Any] = None, every: float = 0, copy_command: str = "",
+                 fetch_command: str = "", copy_timeout: float = 300) -> None:
         for option, value, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0),
-                                     ("every_steps", every_steps, 0)):
+                                     ("every_steps", every_steps, 0), ("every", every, 0),
+                                     ("copy_timeout", copy_timeout, 0)):
             if value < least:
                 raise ValueError(f"CheckpointManager: invalid value {value} of {option} (expected "
                                  f"{least} or more)")
@@ -200,6 +218,7 @@ class CheckpointManager:
         self._higher_is_better = higher_is_better
         self._asynchronous, self._skip_when_busy = asynchronous, skip_when_busy
         self._every_steps, self._read_only = every_steps, read_only
+        self._every, self._last_save = every, time.monotonic()
         self._ranks = ranks_of(group)
         self._environment = Environment.current()
         self._directory = CheckpointDirectory(path)
@@ -212,9 +231,23 @@ class CheckpointManager:
         self._leaves = self._is_warned_of_leave = False
         self._is_warned_of_removal = False
         self._watch = _PositionWatch()
+        self._copies: Optional[CommandRunner] = None
+        if copy_command and not read_only and self._ranks.rank == 0:
+            self._copies = CommandRunner(copy_command, copy_timeout)
+        if fetch_command:  # before the directory is taken: what is there then counts
+            self._ranks.on_rank_0(lambda: self._fetch(fetch_command))
         if not read_only:
             self._ranks.on_rank_0(lambda: self._directory.prepare(
                 self._environment.generation, _OWNER, job_name(self._environment)))
+
+    def _fetch(self, command: str) -> None:
+        def is_over() -> bool:
+            report_activity()
+            return False
+
+        make_durable_directory(self._directory.path)
+        if not self._directory.steps():
+            run_command(command, {"DDPRUN_CHECKPOINT_DIRECTORY": self._directory.path}, is_over)
 
     # --- saving ---
 
@@ -266,7 +299,7 @@ class CheckpointManager:
             raise
 
     def maybe_save(self, step: int, state: TrainingState) -> MaybeSaved:
-        """Saves every ``every_steps`` steps, and when the launcher asks for it.
+        """Saves when ``every_steps`` or ``every`` says so, and when the launcher asks for it.
 
         Call it after each step. A save that the launcher asked for (``--checkpoint-signal``) is on
         the disk when it returns. Then ``leave`` is true, and every rank ends with 0.
@@ -280,11 +313,16 @@ class CheckpointManager:
                           RuntimeWarning, stacklevel=2)
         leave = not goes_on and save_requested(self._ranks.group)
         due = self._every_steps > 0 and step % self._every_steps == 0
+        if self._every > 0:  # rank 0's clock decides: the others may have started later
+            is_time = time.monotonic() - self._last_save >= self._every
+            due = any_rank(self._ranks.rank == 0 and is_time, self._ranks.group) or due
         if leave:
             self.wait()  # so that the save is not skipped as busy
         saved = self.save(step, state) if due or leave else False
         if leave:
             self.wait()
+            if self._copies is not None:
+                self._copies.hurry()
         self._leaves = leave or goes_on
         return MaybeSaved(saved, self._leaves)
 
@@ -325,6 +363,7 @@ class CheckpointManager:
             warnings.warn(f"{_SAVING}: {warning}", RuntimeWarning, stacklevel=5)
         if self._skip_when_busy and self._writer is not None and self._writer.is_alive():
             return False
+        self._last_save = time.monotonic()
         self._settle()
         self._expect_no_later_step(step)
         metric = state.metric
@@ -369,6 +408,10 @@ class CheckpointManager:
         self._retire(manifest.step)
         if self._ranks.size == self._environment.world_size:
             announce_checkpoint(manifest.step)
+        if self._copies is not None:
+            self._copies.begin({"DDPRUN_CHECKPOINT_DIRECTORY": self._directory.path,
+                                "DDPRUN_CHECKPOINT_STEP": str(manifest.step),
+                                "DDPRUN_CHECKPOINT_NAME": step_name(manifest.step)})
 
     def _note_write(self) -> None:
         # A hung training must not look alive only because its checkpoint is being written.

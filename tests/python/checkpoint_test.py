@@ -10,8 +10,10 @@ import pickle
 import random
 import re
 import resource
+import shutil
 import signal
 import sys
+import time
 import unittest.mock
 import warnings
 
@@ -905,6 +907,65 @@ class Failures(frame.Test):
         output = frame.run([sys.executable, script], cwd=self.folder,
                            env=frame.environment(PYTHONWARNINGS="default"))
         self.assertRegex(output, "RuntimeWarning: the last save has failed: .*No space left")
+
+
+class Commands(frame.Test):
+    def setUp(self):
+        super().setUp()
+        self.run1, self.store = self.folder / "run1", self.folder / "store"
+        self.store.mkdir()
+        self.fetch = f'cp {self.store}/* "$DDPRUN_CHECKPOINT_DIRECTORY"'
+
+    def await_end(self, manager):
+        deadline = time.monotonic() + frame.PATIENCE
+        while manager._copies._is_running:
+            self.assertLess(time.monotonic(), deadline)
+
+    def test_checkpoints_are_copied_and_fetched_into_an_empty_directory(self):
+        copy = (f'cp "$DDPRUN_CHECKPOINT_DIRECTORY/$DDPRUN_CHECKPOINT_NAME"* {self.store}; '
+                f'echo $DDPRUN_CHECKPOINT_STEP >> {self.folder}/steps; '
+                f'until [ -e {self.folder}/go ]; do sleep 0.01; done')
+        manager = checkpoint.CheckpointManager(self.run1, copy_command=copy, fetch_command="true")
+        for step in (1, 2, 3):
+            manager.save(step, Training(step).state)
+            if step == 1:
+                manager.wait()
+                deadline = time.monotonic() + frame.PATIENCE
+                while not (self.folder / "steps").exists():
+                    self.assertLess(time.monotonic(), deadline)
+        manager.wait()
+        (self.folder / "go").touch()
+        self.await_end(manager)
+        self.assertEqual((self.folder / "steps").read_text(), "1\n3\n")  # the newest that waited
+        self.assertEqual(len(list(self.store.iterdir())), 4)
+        save(self.folder / "other", 4, fetch_command=self.fetch)
+        self.assertEqual(loaded(self.folder / "other", step=3), (3, []))
+        save(self.folder / "other", 5, fetch_command="false")  # it has a checkpoint
+        with self.assertRaisesRegex(OSError, "run the command 'exit 3': exit code 3"):
+            save(self.folder / "third", 1, fetch_command="exit 3")
+
+    def test_a_copy_that_fails_is_a_warning_and_a_slow_one_is_ended_with_the_program(self):
+        for command, said in (("exit 4", "exit code 4"), ("sleep 1000", "had not ended in time")):
+            script = self.script(f"""
+                import torch
+                from ddprun import checkpoint
+                manager = checkpoint.CheckpointManager("run1", copy_command="{command}",
+                                                       copy_timeout=0.1)
+                manager.save(1, checkpoint.TrainingState(torch.nn.Linear(3, 3)))
+                manager.wait()
+            """)
+            output = frame.run([sys.executable, script], cwd=self.folder,
+                               env=frame.environment(PYTHONWARNINGS="default"))
+            self.assertRegex(output, f"RuntimeWarning: run the command '{command}': .*{said}")
+            shutil.rmtree(self.run1)
+
+    def test_it_saves_when_it_is_time(self):
+        manager = checkpoint.CheckpointManager(self.run1, every=1000)
+        self.assertFalse(manager.maybe_save(1, Training().state).saved)
+        manager._last_save -= 1000
+        self.assertTrue(manager.maybe_save(2, Training().state).saved)
+        self.assertFalse(manager.maybe_save(3, Training().state).saved)
+        manager.wait()
 
 
 class Owners(frame.Test):

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <set>
@@ -22,6 +23,7 @@
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/serial_executor.h"
 #include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/util/command_runner.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -30,6 +32,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kWaiting = "wait until checkpoints are written";
+constexpr const char* kDirectoryVariable = "DDPRUN_CHECKPOINT_DIRECTORY";
+// The end of the job's time is near.
+constexpr Duration kLeavePatience = std::chrono::seconds(10);
 
 // Warns on rank 0 only, for warnings that are the same on all ranks.
 void warn(const ProcessGroup& group, const std::string& text) {
@@ -69,6 +74,7 @@ struct CheckpointManager::Impl {
   // The group of the threads that write shards, which tell each other what they have written.
   // Null: no shards.
   std::unique_ptr<ProcessGroup> writers = {};
+  std::unique_ptr<CommandRunner> copies = {};  // on rank 0; null: there is no copy_command
 
   // On rank 0, and with shards on all ranks. While `writing` is not complete, the writer's
   // thread owns the directory and passed_over.
@@ -83,6 +89,10 @@ struct CheckpointManager::Impl {
     } catch (const DistError& failure) {
       TORCH_WARN(failure.what());
     }
+    const Duration patience = options.copy_timeout;
+    if (copies)
+      copies->finish(was_told_to_leave ? std::min(patience, kLeavePatience) : patience,
+                     [this] { group.report_activity(); });
   }
 
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
@@ -100,7 +110,12 @@ struct CheckpointManager::Impl {
   void announced(std::int64_t step) {
     retire(step);
     if (announce) announce(step);
+    if (copies)
+      copies->begin({{kDirectoryVariable, directory.path()},
+                     {"DDPRUN_CHECKPOINT_STEP", std::to_string(step)},
+                     {"DDPRUN_CHECKPOINT_NAME", step_name(step)}});
   }
+  void fetch();
   // Waits for the writer, and throws its failure.
   void settle() {
     if (!writing) return;
@@ -115,6 +130,19 @@ struct CheckpointManager::Impl {
   // Runs rank 0's part of a call. Returns its result, or throws its exception, on every rank.
   bool on_rank_0(const char* doing, const std::function<bool()>& part);
 };
+
+void CheckpointManager::Impl::fetch() {
+  value_or_throw(make_durable_directory(directory.path()));
+  if (!value_or_throw(directory.steps()).empty()) return;
+  const TimePoint end =
+      BootClock::now() + std::min<Duration>(options.disk_timeout, kLongestTimeout);
+  const Result<void> done =
+      run_command(options.fetch_command, {{kDirectoryVariable, directory.path()}}, [&] {
+        group.report_activity();
+        return BootClock::now() >= end;
+      });
+  if (!done) throw to_dist_error(Error(done.error()).within("fetch checkpoints"));
+}
 
 void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
   const auto does_not_count = [&](std::int64_t other) {
@@ -345,22 +373,31 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
   expect_at_least(0, "keep_best", options.keep_best);
   expect_at_least(0, "every_steps", options.every_steps);
   expect_at_least(0, "every", options.every.count());
-  if (options.read_only) return;
+  expect_at_least(0, "copy_timeout", options.copy_timeout.count());
+  if (options.read_only && options.fetch_command.empty()) return;
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;
+    // Before the directory is taken: what is there then counts.
+    if (!options.fetch_command.empty()) impl_->fetch();
+    if (options.read_only) return nullptr;
     // Before any file of the job that has the directory is removed.
     value_or_throw(make_durable_directory(options.directory));
     value_or_throw(impl_->directory.take(generation, own_name(), job));
     // After the claim, because before it, files that look unneeded may belong to a running job.
     value_or_throw(impl_->directory.prepare());
+    if (!options.copy_command.empty())
+      impl_->copies = std::make_unique<CommandRunner>(
+          options.copy_command,
+          [](const std::string& text) { TORCH_WARN("copy a checkpoint: ", text); });
     return to_json(impl_->directory.own_claim());
   };
-  if (!options.sharded || group.size() == 1) {
+  if ((!options.sharded && options.fetch_command.empty()) || group.size() == 1) {
     (void)begin();
     return;
   }
   const std::vector<json> claims =
       on_every_rank(group, "prepare for checkpoints", options.disk_timeout, begin);
+  if (!options.sharded || options.read_only) return;
   impl_->directory.share(claim_of(claims[0]));
   impl_->writers = group.split(/*color=*/0, /*key=*/group.rank(), {.name = "checkpoints"});
 }

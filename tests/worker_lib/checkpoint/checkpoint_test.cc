@@ -750,6 +750,43 @@ TEST_F(CheckpointTest, AReadOnlyManagerTakesNothingFromTheRunThatSaves) {
   });
 }
 
+TEST_F(CheckpointTest, CommandsCopyCheckpointsAndFetchThemIntoAnEmptyDirectory) {
+  const TemporaryDirectory store;
+  const std::string fetch = "cp " + store.path() + "/* \"$DDPRUN_CHECKPOINT_DIRECTORY\"";
+  CheckpointOptions options{
+      .directory = directory_ / "first",
+      .asynchronous = false,
+      .copy_command = "cp \"$DDPRUN_CHECKPOINT_DIRECTORY/$DDPRUN_CHECKPOINT_NAME\"* " +
+                      store.path() + "; [ $DDPRUN_CHECKPOINT_STEP = 1 ]",  // 2: a warning
+      .fetch_command = "true"};
+  torch::Tensor weight;
+  for (const int step : {1, 2})
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      Training training(group.rank(), group.size());
+      CheckpointManager manager(group, 0, options);
+      manager.restore(training.state);
+      manager.save(step, training.state);
+      if (group.rank() == 0) weight = training.weight().detach().clone();
+    });
+  EXPECT_THAT(listing(store.path()), ElementsAre("step-000000000001.json", "step-000000000001.pt",
+                                                 "step-000000000002.json", "step-000000000002.pt"));
+  options.directory = directory_ / "second";
+  options.fetch_command = fetch;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Training training(group.rank(), group.size());
+    EXPECT_EQ(CheckpointManager(group, 0, options).restore(training.state).step, 2);
+    EXPECT_TRUE(torch::equal(training.weight(), weight));
+  });
+  options.fetch_command = "echo not fetched again >&2; false";
+  ThreadWorld(1).run([&](ProcessGroup& group) { CheckpointManager(group, 0, options); });
+  options.directory = directory_ / "third";
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, options), Kind::kSystem,
+                      HasSubstr("fetch checkpoints: run the command 'echo not fetched again >&2; "
+                                "false': exit code 1"));
+  });
+}
+
 TEST(DigestOf, SeesEveryBitAndEveryName) {
   const auto digest = [](auto change) {
     torch::nn::Sequential net{torch::nn::BatchNorm1d(2)};

@@ -39,6 +39,8 @@ std::optional<std::int64_t> number(std::string_view text) {
 
 }  // namespace
 
+std::string step_name(std::int64_t step) { return stem(step); }
+
 std::string manifest_name(std::int64_t step) { return concat(stem(step), kManifestSuffix); }
 
 std::string data_name(std::int64_t step, const std::set<std::string>& taken) {

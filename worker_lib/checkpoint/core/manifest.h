@@ -46,6 +46,9 @@ struct CheckpointManifest {
   bool operator==(const CheckpointManifest&) const = default;
 };
 
+// Returns "step-000000000120", with which the names of all files of the step begin.
+std::string step_name(std::int64_t step);
+
 // Returns "step-000000000120.json".
 std::string manifest_name(std::int64_t step);
 

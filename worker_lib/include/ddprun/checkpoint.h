@@ -79,6 +79,21 @@ struct CheckpointOptions {
   // Only restore() and best() are called. The directory may be read-only, and another run may
   // save into it.
   bool read_only = false;
+  // A command for /bin/sh that copies a complete checkpoint to other storage. Rank 0 runs it after
+  // a save, in the background, one at a time: of checkpoints that wait only the newest is copied. A
+  // failure is a warning. In its environment are DDPRUN_CHECKPOINT_DIRECTORY,
+  // DDPRUN_CHECKPOINT_STEP and DDPRUN_CHECKPOINT_NAME, with which all files of the checkpoint
+  // begin:
+  //   rclone copy "$DDPRUN_CHECKPOINT_DIRECTORY" store:run1 --include "$DDPRUN_CHECKPOINT_NAME*"
+  std::string copy_command = {};
+  // A command that fetches checkpoints from there into DDPRUN_CHECKPOINT_DIRECTORY. Rank 0 runs it
+  // in the constructor, if the directory has no checkpoint, for disk_timeout at most. A failure is
+  // an error: otherwise the training would begin again unnoticed. The constructor is then a
+  // collective call. Must be empty on all ranks or on none.
+  std::string fetch_command = {};
+  // The destructor gives the last copy_command this time, and 10 s if maybe_save() has returned
+  // `leave`. Then the command is ended.
+  Timeout copy_timeout = std::chrono::minutes(5);
 };
 
 // The state in which ranks may differ between steps. A save compares this state by hash, and
@@ -171,14 +186,16 @@ class CheckpointManager {
   // On rank 0, takes the directory. From now on no earlier run, such as a generation that was
   // cut off, can announce a checkpoint in it. Removes the remains of killed saves. Throws
   // kInvalidArgument for invalid options, and kSystem if the directory cannot be created or
-  // written. Throws kStopped if another job has taken it from an earlier generation of this job.
+  // written, or the fetch_command fails. Throws kStopped if another job has taken it from an
+  // earlier generation of this job.
   CheckpointManager(Context& context, const CheckpointOptions& options);
   // For a group without a Context.
   // announce: the thread that wrote a checkpoint calls it on rank 0 when the checkpoint is
   // complete, with its step. Empty: no announcement.
   CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options,
                     std::function<void(std::int64_t step)> announce = {});
-  // Waits until pending writes are on the disk. A write failure is only a warning here.
+  // Waits until pending writes are on the disk, and for the copy_command. Their failures are only
+  // warnings here.
   ~CheckpointManager();
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;

@@ -1,0 +1,157 @@
+#include "worker_lib/util/command_runner.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/background_thread.h"
+#include "base/concat.h"
+#include "base/pidfd.h"
+
+namespace ddprun {
+namespace {
+
+constexpr int kLookMs = 200;
+constexpr Duration kGrace = std::chrono::seconds(2);  // between SIGTERM and SIGKILL
+
+std::vector<std::string> environment_with(const CommandVariables& variables) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (!variables.contains(std::string(text.substr(0, text.find('='))))) result.emplace_back(text);
+  }
+  for (const auto& [name, value] : variables) result.push_back(concat(name, "=", value));
+  return result;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Returns 0, or errno.
+int start(const std::string& command, const CommandVariables& variables, pid_t& pid) {
+  std::vector<std::string> words{"/bin/sh", "-c", command};
+  std::vector<std::string> environment = environment_with(variables);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const int failed = posix_spawn(&pid, words[0].c_str(), &files, &attributes,
+                                 pointers_to(words).data(), pointers_to(environment).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  return failed;
+}
+
+// Waits for the end of a child. Returns its status; nullopt: another part of the program has reaped
+// it.
+std::optional<int> status_of(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0)
+    if (errno != EINTR) return std::nullopt;
+  return status;
+}
+
+}  // namespace
+
+Result<void> run_command(const std::string& command, const CommandVariables& variables,
+                         const std::function<bool()>& is_over) {
+  const std::string doing = "run the command '" + command + "'";
+  pid_t pid = 0;
+  if (const int failed = start(command, variables, pid); failed != 0)
+    return system_error(doing, failed);
+  const UniqueFd ended = pidfd_of(pid);
+  std::optional<TimePoint> kill_at;
+  bool was_ended = false;
+  if (ended.valid())
+    for (pollfd look{.fd = ended.get(), .events = POLLIN, .revents = 0};
+         ::poll(&look, 1, kLookMs) <= 0;) {
+      if (!was_ended && is_over()) {
+        ::kill(-pid, SIGTERM);
+        was_ended = true;
+        kill_at = BootClock::now() + kGrace;
+      }
+      if (kill_at && BootClock::now() >= *kill_at) ::kill(-pid, SIGKILL);
+    }
+  const std::optional<int> status = status_of(pid);
+  if (was_ended) ::kill(-pid, SIGKILL);  // what the shell has left
+  Error error{.kind = ErrorKind::kSystem, .doing = doing};
+  if (was_ended)
+    error.cause = "it had not ended in time, and was ended";
+  else if (!status)
+    error.cause = "the program has reaped it, so its exit code is not known";
+  else if (WIFSIGNALED(*status))
+    error.cause = concat("it was ended by signal ", WTERMSIG(*status));
+  else if (WEXITSTATUS(*status) != 0)
+    error.cause = concat("exit code ", WEXITSTATUS(*status));
+  else
+    return {};
+  return error;
+}
+
+void CommandRunner::begin(CommandVariables variables) {
+  const std::lock_guard lock(mutex_);
+  if (is_over_) return;
+  waiting_ = std::move(variables);
+  if (!thread_.joinable())
+    if (const Result<void> started = start_thread(thread_, "ddprun-command", [this] { work(); });
+        !started)
+      warn_(started.error().message());
+  changed_.notify_all();
+}
+
+void CommandRunner::finish(Duration patience, const std::function<void()>& report) {
+  const TimePoint end = BootClock::now() + std::min(patience, kLongestTimeout);
+  std::unique_lock lock(mutex_);
+  const auto is_idle = [this] { return !is_running_ && (!waiting_ || !thread_.joinable()); };
+  while (!is_idle()) {
+    changed_.wait_for(lock, std::chrono::milliseconds(kLookMs), is_idle);
+    report();
+    if (BootClock::now() >= end) break;
+  }
+  is_over_ = true;
+  changed_.notify_all();
+  lock.unlock();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CommandRunner::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return is_over_ || waiting_; });
+    if (is_over_) return;
+    const CommandVariables variables = *std::exchange(waiting_, std::nullopt);
+    is_running_ = true;
+    lock.unlock();
+    const Result<void> done = run_command(command_, variables, [this] {
+      const std::lock_guard looking(mutex_);
+      return is_over_;
+    });
+    if (!done) warn_(done.error().message());
+    lock.lock();
+    is_running_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace ddprun
