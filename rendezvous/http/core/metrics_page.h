@@ -38,6 +38,7 @@ struct Figures {
   std::optional<EtcdCounters> etcd = {};
 };
 
-std::string metrics_page(const JobTable& jobs, const Figures& figures);
+// now: the time up to which the times of jobs are counted.
+std::string metrics_page(const JobTable& jobs, const Figures& figures, TimePoint now);
 
 }  // namespace ddprun

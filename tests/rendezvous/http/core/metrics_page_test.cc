@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
 #include "tests/support/docs_table.h"
 #include "tests/support/hello_of.h"
+#include "tests/support/read_file.h"
 
 namespace ddprun {
 namespace {
@@ -78,7 +80,7 @@ class MetricsPageTest : public testing::Test {
     hello.job.max_restarts = 3;
     return table_.receive({.connection = AgentConnectionId(connection)}, hello, now_);
   }
-  ParsedPage page() { return ParsedPage(metrics_page(table_, figures_)); }
+  ParsedPage page() { return ParsedPage(metrics_page(table_, figures_, now_)); }
 
   TimePoint now_ = TimePoint(seconds(1000));
   JobTable table_{ServiceOptions{}};
@@ -107,6 +109,11 @@ TEST_F(MetricsPageTest, ShowsJobsGenerationsMembersRestartsAndLosses) {
   EXPECT_EQ(seen.value("ddprun_job_generation{job=\"two\"}"), "-1");
   EXPECT_EQ(seen.value("ddprun_job_generation{job=\"over\"}"), "none") << "it has ended";
   EXPECT_EQ(seen.value("ddprun_job_members{job=\"two\"}"), "1");
+  now_ += std::chrono::milliseconds(2500);
+  const ParsedPage later = page();
+  const std::string times = "ddprun_job_time_seconds";
+  EXPECT_EQ(later.value(times + "{job=\"two\",cause=\"waiting_for_nodes\"}"), "2.5");
+  EXPECT_EQ(later.value(times + "{job=\"one\",cause=\"recovery\"}"), "0");
   EXPECT_EQ(seen.value("ddprun_job_restarts_used{job=\"one\"}"), "1");
   EXPECT_EQ(seen.value("ddprun_job_restarts_allowed{job=\"one\"}"), "3");
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), "0");
@@ -209,7 +216,7 @@ TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
   }
   figures_.store.emplace();
   figures_.etcd.emplace();
-  EXPECT_LT(metrics_page(table_, figures_).size(), kMaxMetricsBytes);
+  EXPECT_LT(metrics_page(table_, figures_, now_).size(), kMaxMetricsBytes);
   const ParsedPage seen = page();
   EXPECT_EQ(seen.value("ddprun_jobs{phase=\"running\"}"), std::to_string(kJobs));
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), std::to_string(kJobs - 100));
@@ -224,6 +231,26 @@ TEST_F(MetricsPageTest, TheDocumentationHasTheseFamiliesWithTheirKindsAndNoOther
   const auto documented = table_rows("reference/metrics.md", {"family", "kind"});
   EXPECT_EQ(documented.size(), families.size()) << "one is there twice";
   EXPECT_EQ(std::set<TableRow>(documented.begin(), documented.end()), families);
+}
+
+// A renamed metric must not silence an alert.
+TEST(MetricsInPackaging, AreOnThePage) {
+  std::set<std::string> known;
+  for (const TableRow& row : table_rows("reference/metrics.md", {"family", "kind"}))
+    known.insert(row.front().substr(1, row.front().size() - 2));
+  const std::regex name("(ddprun|process)_[a-z_]+");
+  for (const char* file :
+       {"prometheus/ddprun.rules.yml", "prometheus/ddprun.rules_test.yml", "grafana/ddprun.json"}) {
+    const std::string text =
+        testing_support::read_file(std::string(DDPRUN_SOURCE_DIR "/packaging/") + file);
+    int found = 0;
+    for (std::sregex_iterator it(text.begin(), text.end(), name), end; it != end; ++it, ++found) {
+      std::string family = it->str();
+      if (family.ends_with("_bucket")) family.resize(family.size() - 7);
+      EXPECT_TRUE(known.contains(family)) << file << " has " << family;
+    }
+    EXPECT_GT(found, 3) << file;
+  }
 }
 
 }  // namespace
