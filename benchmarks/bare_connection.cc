@@ -1,4 +1,4 @@
-#include "benchmarks/cable.h"
+#include "benchmarks/bare_connection.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,21 +15,30 @@
 namespace ddprun::benchmarks {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(60);
+constexpr std::chrono::seconds kPatience{60};
+// A wait begins with calls that do not block: a sleeping thread wakes up some microseconds late.
 constexpr Duration kSpin = std::chrono::microseconds(20);
+// One direction gets at most this much ahead of the other, so the data is still in the cache.
 constexpr std::size_t kPart = 256 << 10;
 
-std::string key_of(int rank) { return "cable/" + std::to_string(rank); }
+std::string key_of(int rank) { return "bare_connection/" + std::to_string(rank); }
+
+// Waits until the socket has one of the events, or ends the program with `failure`.
+void wait_for(int socket, int events, const std::string& failure) {
+  pollfd waits{socket, static_cast<short>(events), 0};
+  const std::chrono::milliseconds patience = kPatience;
+  if (poll(&waits, 1, static_cast<int>(patience.count())) != 1) give_up(failure);
+}
 
 // Returns the bytes that a call has moved; 0 if it would have blocked.
 std::size_t moved(ssize_t bytes) {
-  must(bytes > 0 || (bytes < 0 && would_block(errno)), "a cable");
+  must(bytes > 0 || (bytes < 0 && would_block(errno)), "send or receive over the bare connection");
   return bytes < 0 ? 0 : static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
 
-UniqueFd join_partner(Store& store, int rank, int partner, const std::string& address) {
+UniqueFd connect_to_partner(Store& store, int rank, int partner, const std::string& address) {
   if (rank > partner) {
     const HostPort there = need(parse_host_port(store.get(key_of(partner), kPatience)));
     const SocketAddress numeric = need(resolve(there, kPatience)).front();
@@ -37,29 +46,29 @@ UniqueFd join_partner(Store& store, int rank, int partner, const std::string& ad
   }
   const Listener listener = need(listen_tcp({.host = address, .port = 0}));
   store.set(key_of(rank), to_text(listener.address));
-  pollfd caller{listener.socket.get(), POLLIN, 0};
-  must(poll(&caller, 1, 60'000) == 1, "nobody connects");
-  UniqueFd cable(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  must(cable.valid(), "accept");
-  disable_nagle(cable.get());
-  return cable;
+  wait_for(listener.socket.get(), POLLIN,
+           "rank " + std::to_string(partner) + " did not connect within 60 s");
+  UniqueFd connection(
+      accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  must(connection.valid(), "accept the bare connection");
+  disable_nagle(connection.get());
+  return connection;
 }
 
-void exchange(int cable, const char* sent, char* received, std::size_t bytes) {
+void exchange(int connection, const char* sent, char* received, std::size_t bytes) {
   TimePoint spin_until = BootClock::now() + kSpin;
   for (std::size_t out = 0, in = 0; out < bytes || in < bytes;) {
-    // Neither direction gets far ahead of the other, so the data is still in the cache.
     const std::size_t end = std::min(bytes, (std::min(out, in) / kPart + 1) * kPart);
     const std::size_t before = out + in;
-    if (out < end) out += moved(send(cable, sent + out, end - out, MSG_DONTWAIT | MSG_NOSIGNAL));
-    if (in < end) in += moved(recv(cable, received + in, end - in, MSG_DONTWAIT));
+    if (out < end)
+      out += moved(send(connection, sent + out, end - out, MSG_DONTWAIT | MSG_NOSIGNAL));
+    if (in < end) in += moved(recv(connection, received + in, end - in, MSG_DONTWAIT));
     const TimePoint now = BootClock::now();
     if (out + in > before) {
       spin_until = now + kSpin;
     } else if (now > spin_until) {
       const int events = (out < end ? POLLOUT : 0) | (in < end ? POLLIN : 0);
-      pollfd waits{cable, static_cast<short>(events), 0};
-      poll(&waits, 1, -1);
+      wait_for(connection, events, "the bare connection moved nothing for 60 s");
     }
   }
 }

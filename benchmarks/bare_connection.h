@@ -11,9 +11,10 @@
 namespace ddprun::benchmarks {
 
 // Connects this rank to `partner`. Every rank calls it. address: where other ranks reach this one.
-UniqueFd join_partner(Store& store, int rank, int partner, const std::string& address);
+UniqueFd connect_to_partner(Store& store, int rank, int partner, const std::string& address);
 
-// Sends and receives `bytes` bytes at the same time.
-void exchange(int cable, const char* sent, char* received, std::size_t bytes);
+// Sends and receives `bytes` bytes at the same time. Ends the program if nothing moves for a
+// minute.
+void exchange(int connection, const char* sent, char* received, std::size_t bytes);
 
 }  // namespace ddprun::benchmarks

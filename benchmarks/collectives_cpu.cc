@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "benchmarks/cable.h"
+#include "benchmarks/bare_connection.h"
 #include "benchmarks/forked_ranks.h"
 #include "benchmarks/give_up.h"
 #include "benchmarks/round_server.h"
@@ -97,9 +97,9 @@ void* shared_zeros(std::size_t bytes) {
 
 class CpuRank final : public MeasuredSystem {
  public:
-  CpuRank(CpuGroup& group, UniqueFd cable, const Plan& plan, const Arena& arena)
+  CpuRank(CpuGroup& group, UniqueFd connection, const Plan& plan, const Arena& arena)
       : group_(group),
-        cable_(std::move(cable)),
+        connection_(std::move(connection)),
         arena_(arena),
         one_(plan.longest),
         other_(plan.longest),
@@ -138,8 +138,9 @@ class CpuRank final : public MeasuredSystem {
     if (order.call == "single" && group_.size() == 2) {
       return [=, this] { exchange_halves(size); };
     }
-    if (order.call == "exchange" && cable_.valid()) {
-      return [=, this] { benchmarks::exchange(cable_.get(), one_.data(), other_.data(), size); };
+    if (order.call == "exchange" && connection_.valid()) {
+      return
+          [=, this] { benchmarks::exchange(connection_.get(), one_.data(), other_.data(), size); };
     }
     if (order.call == "meet") return [=, this] { meet(order.size(0)); };
     return nullptr;
@@ -232,7 +233,7 @@ class CpuRank final : public MeasuredSystem {
   }
 
   CpuGroup& group_;
-  UniqueFd cable_;
+  UniqueFd connection_;
   const Arena& arena_;
   Buffer one_, other_;
   std::array<char, 4096> block_{};
@@ -253,12 +254,12 @@ void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena
                                    .address = plan.address,
                                    .timeout = kTimeout,
                                    .tune = plan.tuning}));
-  UniqueFd cable;
+  UniqueFd connection;
   if (plan.nodes == 2) {
     const int partner = (rank + plan.world / 2) % plan.world;
-    cable = join_partner(*store, rank, partner, plan.address);
+    connection = connect_to_partner(*store, rank, partner, plan.address);
   }
-  CpuRank self(*group, std::move(cable), plan, arena);
+  CpuRank self(*group, std::move(connection), plan, arena);
   serve_rounds(plan.driver, rank, self);
 }
 

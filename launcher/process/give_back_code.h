@@ -1,5 +1,10 @@
 // Reduces the memory of processes that wait most of the time, on a node whose workers need the
-// memory.
+// memory. It stays because idle_test promises less than 12 MB. A job of one node with 8 workers
+// has, for guardian, keeper and agent:
+//
+//             resident                         proportional set size
+//   with      1.4 + 1.8 + 6.2 =  9.5 MB        5.6 MB
+//   without   6.8 + 3.8 + 6.1 = 16.6 MB        6.7 MB
 #pragma once
 
 namespace ddprun {

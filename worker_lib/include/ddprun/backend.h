@@ -29,6 +29,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ddprun/p2p_op.h"
 #include "ddprun/reduce_op.h"

@@ -1,14 +1,16 @@
-// BackendKind: describes a backend that the program implements, for InitOptions::more_backends.
+// BackendKind: a backend of the program's own. InitOptions::more_backends lists it. init() and
+// later ProcessGroup::split() then make one for each group that uses it.
 //
 //   init({.backend = "cpu:cpu,xpu:mine", .more_backends = {{.name = "mine",
 //                                                           .devices = {torch::kXPU},
 //                                                           .make = make_mine}}});
 //
-// The backend implements Backend (backend.h).
+// What make() returns implements Backend (backend.h).
 #pragma once
 
 #include <torch/types.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +20,16 @@
 #include "ddprun/store.h"
 
 namespace ddprun {
+
+struct BackendStart;
+
+struct BackendKind {
+  std::string name;                        // as in InitOptions::backend; "cpu" and "nccl" are taken
+  std::vector<torch::DeviceType> devices;  // whose tensors it carries
+  // Every rank calls it when a group is formed, on the thread that forms the group. It may wait
+  // for the other ranks. An exception ends the forming of the group. Never returns null.
+  std::function<std::unique_ptr<Backend>(const BackendStart&)> make;
+};
 
 // The values from which a rank of one group makes its backend.
 struct BackendStart {
@@ -32,17 +44,8 @@ struct BackendStart {
   // Errors append it to what was done: " in group tp". Empty: the world.
   std::string title;
   std::chrono::nanoseconds timeout{};  // of forming the group
-  // The seed that split_off() of the parent group gave, if this backend serves the Context's
-  // device.
+  // What split_off() of the parent's backend returned, for a group made by split(). Null otherwise.
   std::shared_ptr<void> seed = {};
-};
-
-struct BackendKind {
-  std::string name;                        // as in InitOptions::backend; not "cpu" or "nccl"
-  std::vector<torch::DeviceType> devices;  // whose tensors it carries
-  // Every rank calls it when a group is formed, on the thread that forms the group. It may wait
-  // for the other ranks. An exception ends the forming of the group. Never returns null.
-  std::function<std::unique_ptr<Backend>(const BackendStart&)> make;
 };
 
 }  // namespace ddprun

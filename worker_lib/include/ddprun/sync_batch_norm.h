@@ -43,6 +43,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstddef>
+#include <memory>
 #include <ostream>
 #include <string>
 
