@@ -46,7 +46,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
     {ExitCode::kHung, "--hang-timeout: workers hung, and no restart was left"},
-    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal, flight: no such job"},
+    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal, flight, stacks: no such job"},
     {ExitCode::kFiles,
      "a file or a directory (logs, state, temporary files) cannot be used, or output was lost"},
     {ExitCode::kNoAnswer, "a command for a running job got no answer, was refused, or timed out"},
