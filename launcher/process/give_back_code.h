@@ -1,6 +1,6 @@
 // Reduces the memory of processes that wait most of the time, on a node whose workers need the
-// memory. It stays because idle_test promises less than 12 MB. A job of one node with 8 workers has,
-// for guardian, keeper and agent:
+// memory. It stays because idle_test promises less than 12 MB. A job of one node with 8 workers
+// has, for guardian, keeper and agent:
 //
 //             resident                         proportional set size
 //   with      1.4 + 1.8 + 6.2 =  9.5 MB        5.6 MB

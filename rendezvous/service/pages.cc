@@ -72,8 +72,9 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   }
   if (path == "/metrics") {
     return cached(metrics_, [&] {
-      const std::string text = metrics_page(service.jobs, service.figures(), BootClock::now());
-      return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8", .body = body_of(text)};
+      std::string text = metrics_page(service.jobs, service.figures(), BootClock::now());
+      return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
+                      .body = body_of(std::move(text))};
     });
   }
   if (path == "/status.json") {

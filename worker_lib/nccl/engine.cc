@@ -119,26 +119,26 @@ void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begu
 // Callbacks run here may make calls, which call this function again.
 void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   std::unique_lock ending(ending_);
-  std::vector<std::shared_ptr<NcclWork>> doomed;
+  std::vector<std::shared_ptr<NcclWork>> aborted;
   std::vector<NcclCommunicator*> all;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& lane : lanes_) {
-      for (const auto& [work, event] : lane->in_flight) doomed.push_back(work);
+      for (const auto& [work, event] : lane->in_flight) aborted.push_back(work);
     }
     all = communicators();
   }
-  if (begun) doomed.push_back(begun);
+  if (begun) aborted.push_back(begun);
   // An abort that is still running may be the one of this call's communicator.
   std::shared_ptr<std::vector<torch::Tensor>> keep = kept_.lock();
   if (!keep) kept_ = keep = std::make_shared<std::vector<torch::Tensor>>();
-  for (const auto& work : doomed) work->doom(*keep);
+  for (const auto& work : aborted) work->begin_abort(*keep);
   endings_.push_back(NcclCommunicator::abort(all, keep));
   const Deadline patience(options_.stop_grace);
   for (const auto& one : endings_) one->wait_until_quiet(patience.remaining());
   ending.unlock();
   const Error first = *abort_state_->failure();
-  for (const auto& work : doomed) work->fail(first);
+  for (const auto& work : aborted) work->fail(first);
 }
 
 // REQUIRES: mutex_ is held.

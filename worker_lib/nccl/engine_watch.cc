@@ -68,7 +68,7 @@ Result<void> NcclEngine::reap(Lane& lane) {
       oldest = lane.in_flight.front().first;
     }
     NcclWork::Callbacks then;
-    const Result<bool> is_over = oldest->poll(then);
+    const Result<bool> is_over = oldest->poll_collecting(then);
     const std::lock_guard lock(mutex_);
     std::ranges::move(then, std::back_inserter(to_call_));
     if (!to_call_.empty()) changed_.notify_all();

@@ -48,14 +48,14 @@ void NcclWork::wait(std::optional<Duration> timeout) {
 }
 
 // Makes the current stream wait, and returns whether it waits now. The caller's stream allocated
-// the tensors, or was told of them. Once that stream waits for the call, released memory is not
-// reused too early. On another stream it could be, so there the tensors are kept until the call
-// has been seen to end.
+// the tensors, or the caller called recordStream for them. Once that stream waits for the call,
+// released memory is not reused too early. On another stream it could be, so there the tensors are
+// kept until the call has been seen to end.
 bool NcclWork::wait_on_stream() {
   std::shared_ptr<NcclEvent> event;
   {
     const std::lock_guard lock(mutex_);
-    if (is_over_ || is_doomed_) return false;
+    if (state_ != State::kInFlight) return false;
     event = stream_.event;
   }
   const DeviceGuard guard(stream_.api, stream_.device);
@@ -64,10 +64,10 @@ bool NcclWork::wait_on_stream() {
   if (waits != CudaResult::kSuccess) {
     throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), waits));
   }
-  std::vector<torch::Tensor> done_with;  // released without the lock
+  std::vector<torch::Tensor> released_tensors;  // without the lock
   const std::lock_guard lock(mutex_);
-  if (is_doomed_ || failure_) return false;
-  if (current == stream_.caller) done_with.swap(keep_);
+  if (state_ == State::kAborting || state_ == State::kFailed) return false;
+  if (current == stream_.caller) released_tensors.swap(keep_);
   return true;
 }
 
@@ -87,19 +87,18 @@ void NcclWork::join_capture() {
 
 Result<bool> NcclWork::poll() {
   Callbacks then;
-  Result<bool> is_over = poll(then);
+  Result<bool> is_over = poll_collecting(then);
   for (const auto& one : then) one();
   return is_over;
 }
 
 // Queries the event without the lock. The query may block in the driver, and would then keep
-// other threads from ending the call after they have given it up. An event that comes after
-// doom() may have come because of the abort.
-Result<bool> NcclWork::poll(Callbacks& then) {
+// other threads from ending the call after they have given it up.
+Result<bool> NcclWork::poll_collecting(Callbacks& then) {
   std::shared_ptr<NcclEvent> event;
   {
     const std::lock_guard lock(mutex_);
-    if (is_over_ || is_doomed_) return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
+    if (state_ != State::kInFlight) return outcome();
     event = stream_.event;
   }
   CudaResult seen = CudaResult::kNotReady;
@@ -107,22 +106,27 @@ Result<bool> NcclWork::poll(Callbacks& then) {
     const DeviceGuard guard(stream_.api, stream_.device);
     seen = stream_.api.event_query(event->get());
   }
-  std::vector<torch::Tensor> done_with;  // released without the lock
+  std::vector<torch::Tensor> released_tensors;  // without the lock
   const std::lock_guard lock(mutex_);
-  if (!is_over_ && !is_doomed_ && seen != CudaResult::kNotReady) {
+  if (state_ == State::kInFlight && seen != CudaResult::kNotReady) {
     const bool has_come = seen == CudaResult::kSuccess;
     finish(has_come ? std::nullopt : std::optional(cuda_error(stream_.api, to_text(call_), seen)),
            then);
-    done_with.swap(keep_);
+    released_tensors.swap(keep_);
   }
-  return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
+  return outcome();
+}
+
+// Returns whether the call has ended, or its failure. REQUIRES: mutex_ is held.
+Result<bool> NcclWork::outcome() const {
+  return state_ == State::kFailed ? Result<bool>(*failure_) : Result<bool>(state_ == State::kDone);
 }
 
 void NcclWork::when_over(std::function<void()> then) {
   if (stream_.is_captured) join_capture();  // so that the work of `then` is captured after the call
   {
     const std::lock_guard lock(mutex_);
-    if (!is_over_) return then_.push_back(std::move(then));
+    if (!has_ended()) return then_.push_back(std::move(then));
   }
   then();
 }
@@ -144,25 +148,25 @@ bool NcclWork::has_succeeded() {
 
 void NcclWork::record(FlightTicket ticket) {
   const std::lock_guard lock(mutex_);
-  if (is_over_) return ticket.end(failure_.has_value());
+  if (has_ended()) return ticket.end(failure_.has_value());
   tickets_.push_back(std::move(ticket));
 }
 
-void NcclWork::doom(std::vector<torch::Tensor>& keep) {
+void NcclWork::begin_abort(std::vector<torch::Tensor>& keep) {
   const std::lock_guard lock(mutex_);
-  is_doomed_ = true;
+  if (state_ == State::kInFlight) state_ = State::kAborting;
   keep.insert(keep.end(), keep_.begin(), keep_.end());
 }
 
 void NcclWork::fail(const Error& failure) {
   Callbacks then;
-  std::vector<torch::Tensor> done_with;       // released without the lock,
-  std::shared_ptr<NcclEvent> no_longer_used;  // as CUDA is called then
+  std::vector<torch::Tensor> released_tensors;  // without the lock
+  std::shared_ptr<NcclEvent> released_event;    // so is the event
   {
     const std::lock_guard lock(mutex_);
-    no_longer_used = stream_.event;
-    if (!is_over_) finish(failure, then);
-    done_with.swap(keep_);
+    released_event = stream_.event;
+    if (!has_ended()) finish(failure, then);
+    released_tensors.swap(keep_);
   }
   for (const auto& one : then) one();
 }
@@ -171,7 +175,7 @@ void NcclWork::fail(const Error& failure) {
 // the caller. REQUIRES: mutex_ is held.
 void NcclWork::finish(std::optional<Error> failure, Callbacks& then) {
   std::ranges::move(std::exchange(then_, {}), std::back_inserter(then));
-  is_over_ = true;
+  state_ = failure ? State::kFailed : State::kDone;
   failure_ = std::move(failure);
   for (FlightTicket& ticket : tickets_) ticket.end(failure_.has_value());
   tickets_.clear();

@@ -1,12 +1,24 @@
 // NcclWork: one call of the nccl backend in flight on its stream; the state of its Work.
 //
-// The call has completed when the event after it has come, as seen by the first thread that
-// looks: the watcher or a thread that waits. From then on, and after a failure, the work uses
-// neither event nor stream. So it may outlive the backend. Any thread.
+// The first thread that looks sees that the event after the call has come: the watcher or a thread
+// that waits. Any thread.
 //
-// A call that was captured into a CUDA graph runs when the graph runs, which cannot be observed
-// here. For the host it has ended at once. Its event belongs to the capture and is never
-// queried. wait() joins the current stream to it while that stream is captured.
+//   | State     | event comes   | begin_abort() | fail()   | record(), when_over()      |
+//   | kInFlight | kDone (error: | kAborting     | kFailed  | kept until the call ends   |
+//   |           | kFailed)      |               |          |                            |
+//   | kAborting | not looked at | kAborting     | kFailed  | kept until the call ends   |
+//   | kDone     | -             | kDone         | kDone    | carried out at once        |
+//   | kFailed   | -             | kFailed       | kFailed  | carried out at once        |
+//
+// Invariants: failure_ has a value exactly in kFailed. In kDone and kFailed the work uses neither
+// event nor stream, so it may outlive the backend, and it has neither tickets nor callbacks.
+//
+// Tensors, the event and callbacks are released or called without the lock: to release them may
+// call CUDA, and a callback may call this work.
+//
+// A call that was captured into a CUDA graph begins in kDone: it runs when the graph runs, which
+// cannot be observed here. Its event belongs to the capture and is never queried. wait() joins the
+// current stream to it while that stream is captured.
 #pragma once
 
 #include <torch/types.h>
@@ -84,7 +96,7 @@ class NcclWork final : public detail::WorkState {
         stream_(std::move(stream)),
         host_wait_(host_wait),
         keep_(std::move(keep)),
-        is_over_(stream.is_captured) {}
+        state_(stream_.is_captured ? State::kDone : State::kInFlight) {}
 
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
@@ -96,15 +108,15 @@ class NcclWork final : public detail::WorkState {
   bool has_succeeded();
   // Checks whether the call has ended. Returns its failure as the Error.
   Result<bool> poll();
-  // The same. Appends the callbacks of a call that has ended to `then`; the caller runs them
-  // without locks.
+  // Does what poll() does, but appends the callbacks of a call that has ended to `then`. The caller
+  // runs them without locks.
   using Callbacks = std::vector<std::function<void()>>;
-  Result<bool> poll(Callbacks& then);
+  Result<bool> poll_collecting(Callbacks& then);
 
-  // From now on only fail() ends the call: its communicator is being aborted, and then the event
-  // comes although the call was not carried out. keep: receives the call's tensors, because a
-  // kernel may still write to them.
-  void doom(std::vector<torch::Tensor>& keep);
+  // Says that the communicator is being aborted: then the event comes although the call was not
+  // carried out, so only fail() ends the call. keep: receives the call's tensors, because a kernel
+  // may still write to them.
+  void begin_abort(std::vector<torch::Tensor>& keep);
   // Ends the call, if it has not ended.
   void fail(const Error& failure);
 
@@ -112,8 +124,12 @@ class NcclWork final : public detail::WorkState {
   const Deadline& deadline() const { return deadline_; }
 
  private:
+  enum class State { kInFlight, kAborting, kDone, kFailed };
+
   bool wait_on_stream();
   void join_capture();
+  bool has_ended() const { return state_ == State::kDone || state_ == State::kFailed; }
+  Result<bool> outcome() const;
   void finish(std::optional<Error> failure, Callbacks& then);
 
   const NcclCall call_;
@@ -122,8 +138,7 @@ class NcclWork final : public detail::WorkState {
   const HostWait host_wait_;
   std::mutex mutex_;  // guards the following; never held while CUDA is called
   std::vector<torch::Tensor> keep_;
-  bool is_doomed_ = false;
-  bool is_over_;
+  State state_;
   std::optional<Error> failure_;
   std::vector<FlightTicket> tickets_;  // a batch has several
   Callbacks then_;                     // to call at the end
