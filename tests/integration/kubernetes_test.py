@@ -294,8 +294,32 @@ def jobset(test):
     job.jobs[1].pod(0).delete()
     test.until("eight pods", lambda: len(job.pods) == 8)
     check("all left with 75", sorted(map(str, codes(job)))[:4] == ["75"] * 4)
+    test.until_log(job, r"rank [0-3] of 4 begins at step [1-9]", 4)
+    step = test.until_saved(step)
+    node = job.jobs[0].pod(0).node
+    check("all may go", test.cluster.drain(node) == [])
+    test.until("twelve pods", lambda: len(job.pods) == 12)
+    check(f"all left with 75: {codes(job)}", [code for code in codes(job) if code is not None] ==
+          [75] * 8)
     test.until_saved(step)
     test.finish(job)
+
+
+def killed_pod_of_jobset(test):
+    """Its Job fails, so all pods are made again, and the training goes on."""
+    job = test.apply("jobset.yaml", instead=[
+        ("sleep 85", "sleep 2"),
+        ("- name: PET_MAX_RESTARTS", "- {name: PET_SHUTDOWN_GRACE, value: '5'}\n"
+                                     "                    - name: PET_MAX_RESTARTS")])
+    test.until_log(job, r"rank [0-3] of 4 begins at step 0", 4)
+    step = test.until_saved()
+    job.jobs[1].pod(0).send(signal.SIGKILL)
+    test.until("eight pods", lambda: len(job.pods) == 8, 60)
+    check(f"one was killed: {codes(job)}", codes(job)[:4].count(137) == 1)
+    test.until_log(job, r"rank [0-3] of 4 begins at step [1-9]", 4, seconds=40)
+    test.until_saved(step)
+    check("it was the only restart", job.restarts == 1)
+    test.finish(job, failed=job.failed)
 
 
 def restarted_jobset(test):
@@ -322,9 +346,14 @@ def trainjob(test):
     step = test.until_saved()
     os.kill(job.pods[1].workers()[0], signal.SIGKILL)
     test.until_log(job, r"restart 1 of 3: ", 2)
+    step = test.until_saved(step)
+    check(f"no pod was made again: {codes(job)}", codes(job) == [None, None])
+    job.pods[1].delete()
+    test.until("four pods", lambda: len(job.pods) == 4)
+    check(f"both left with 75: {codes(job)}", codes(job)[:2] == [75, 75])
+    test.until_log(job, r"rank [01] of 2 begins at step [1-9]", 4)
     test.until_saved(step)
     test.finish(job)
-    check(f"no pod was made again: {codes(job)}", codes(job) == [0, 0])
 
 
 def host_network_of_trainjob(test):
@@ -358,7 +387,7 @@ def real_training(test):
 
 # The longest ones first.
 TESTS = [slow_image, lost_pod, elastic, without_service, host_network_of_trainjob, deleted_pod,
-         deleted_without_pre_stop, restarted_jobset, jobset, trainjob, killed_worker, host_network,
+         deleted_without_pre_stop, killed_pod_of_jobset, restarted_jobset, jobset, trainjob, killed_worker, host_network,
          no_number_of_pods]
 # Only by name: it needs the worker library.
 MORE_TESTS = [real_training]

@@ -135,6 +135,11 @@ check "its comment has the step" bash -c \
   'slurm-cluster run scontrol show job "$1" | grep -q "Comment=ddprun: step [1-9]"' _ "$job"
 
 echo "--- srun ddprun with no other option; two jobs at once on the same nodes"
+OMP_NUM_THREADS=1 timeout 120 slurm-cluster run srun -N2 "$bin/ddprun" "$bin/train_digits" \
+  --data "$source_dir/examples/data/digits" --epochs 1 >srun.log 2>&1
+check "srun ends with 0" test $? -eq 0
+check "both nodes trained" grep -qE 'node 1 of 2, [0-9]+ worker' srun.log
+check "one training" test "$(grep -cE 'sha256 [0-9a-f]{64}$' srun.log)" -eq 1
 two_jobs
 
 echo "--- several tasks on a node: one becomes the agent, the others end with its exit code"

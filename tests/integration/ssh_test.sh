@@ -228,6 +228,16 @@ SCRIPT
     --hosts "localhost,$(node 1)" --port-range=21000-21009 true) >"$log" 2>&1
   check "the head's own host is the first one" test $? -eq 0
   check "its address is one that the other reaches" says 'rendezvous at 10\.77\.5\.10:2100[0-9]$'
+  # The session of docs/how-to/ssh.md, but for names, times and the order of lines.
+  of_page() { sed -n "/^$1/,/^\`\`\`/p" "$sources/docs/how-to/ssh.md" | sed '/^`/d'; }
+  same_for_all() {
+    sed -E "s/(gpu|$NC_TAG)node/node/; s/ in [0-9.]+ m?s, .*:[0-9]+\$/ in TIME/" | sort
+  }
+  of_page 'echo "hello' >train.sh
+  run page --hosts "$(node 0):2,$(node 1):2" sh train.sh
+  check "the session of the page ends with 0" test $code -eq 0
+  check "it prints what the page shows" diff <(of_page 'ddprun: . agents' | same_for_all) \
+    <(same_for_all <"$log")
   run code --hosts "$two" sh -c '[ $RANK = 0 ] || exit 5; sleep 1000'
   check "a job ends with its first worker's code" test $code -eq 5
   check "its story is told once" test "$(grep -c 'first failure:' "$log")" -eq 1

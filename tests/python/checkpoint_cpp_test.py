@@ -137,6 +137,33 @@ class Cpp(frame.Test):
         last = Training().restore(self.folder / "between")
         self.assertEqual((last.step, digest_of(last.net)), (90, expected))
 
+    def test_python_reads_the_networks_of_dcgan_by_name(self):
+        frame.run([frame.DDPRUN, "--standalone", frame.BIN / "dcgan", "--epochs=1",
+                   f"--data={DIGITS}", "--checkpoint-every=10",
+                   f"--checkpoint-dir={self.folder / 'gan'}"])
+        files = checkpoint.load(self.folder / "gan")  # by torch.load(weights_only=True)
+        self.assertEqual(files["tensors"]["fixed_noise"].shape[0], 4)
+        nn = torch.nn
+        wide = files["models"]["discriminator"]["0.weight"].shape[0]
+        noise = files["tensors"]["fixed_noise"].shape[1]
+        nets = {"generator": nn.Sequential(
+                    nn.ConvTranspose2d(noise, 2 * wide, 4, 1, 0, bias=False),
+                    nn.BatchNorm2d(2 * wide), nn.ReLU(),
+                    nn.ConvTranspose2d(2 * wide, 1, 4, 2, 1, bias=False), nn.Tanh()),
+                "discriminator": nn.Sequential(
+                    nn.Conv2d(1, wide, 4, 2, 1, bias=False), nn.LeakyReLU(0.2),
+                    nn.Conv2d(wide, wide, 1), nn.BatchNorm2d(wide), nn.LeakyReLU(0.2),
+                    nn.Conv2d(wide, 1, 4, 1, 0, bias=False), nn.Sigmoid(), nn.Flatten(0))}
+        adams = {name: torch.optim.Adam(net.parameters()) for name, net in nets.items()}
+        state = checkpoint.TrainingState(models=nets, optimizers=adams)
+        restored = checkpoint.CheckpointManager(self.folder / "gan", read_only=True).restore(state)
+        self.assertEqual((restored.step, restored.skipped), (files["step"], ()))
+        for name, net in nets.items():
+            for key, tensor in net.state_dict().items():
+                self.assertTrue(torch.equal(tensor, files["models"][name][key]), f"{name}.{key}")
+            self.assertEqual(adams[name].param_groups[0]["betas"], (0.5, 0.999))
+            self.assertEqual(len(adams[name].state), len(list(net.parameters())))
+
     def test_a_world_of_another_size_continues_the_epoch(self):
         self.train(self.folder / "two", ranks=2, options=["--checkpoint-every=35"])
         files = checkpoint.load(self.cut(self.folder / "two", 35))

@@ -263,14 +263,30 @@ TEST_F(ServerWithAKey, AfterManyWrongProofsTheNextAreToldToTryLaterAndTheKeyOpen
 }
 
 TEST_F(ServerWithAKey, GarbageFromAnAddressKeepsNobodyOutThere) {
+  std::optional<StoreServer> store;  // of static mode
+  Logger log("store", [](std::string_view) {});
+  service_.on_thread([&] {
+    store.emplace(service_.io(), log);
+    service_.server().share_port_with(&*store);
+  });
   for (int i = 0; i < 5 * FailureRate::kBurst; ++i) {
     RawTcpClient garbage(service_.port());
     garbage.send(i % 2 == 0 ? std::string("DDPRxxxxxx") : std::string("\0\0\0\5\xff\xff", 6));
     EXPECT_TRUE(garbage.is_closed());
   }
+  for (int i = 0; i < 2 * FailureRate::kBurst; ++i) {
+    RawTcpClient wrong(service_.port());
+    prove(wrong, "fedcba9876543210", "good");
+  }
   EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
   RawTcpClient right(service_.port());
   EXPECT_TRUE(std::holds_alternative<Proven>(prove(right, kKey, "good")));
+  testing_support::RawStoreClient worker(service_);
+  EXPECT_EQ(worker.add("n", 1), 1);
+  service_.on_thread([&] {
+    service_.server().share_port_with(nullptr);
+    store.reset();
+  });
 }
 
 TEST_F(ServerTest, WhoWaitsWithoutAHelloKeepsNobodyOut) {
