@@ -1,5 +1,7 @@
 #include "rendezvous/service/pages.h"
 
+#include <utility>
+
 #include "rendezvous/auth/core/proof.h"
 
 namespace ddprun {
