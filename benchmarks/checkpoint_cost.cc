@@ -1,12 +1,15 @@
 // Measures what a checkpoint costs: how long save() stops the training, and how long it takes
 // until the file is on the disk, against floors measured in the same run.
 //
-// The world has one rank. Its state has a module, and SGD with momentum, with half of the bytes
-// each. Each round measures these, one after the other:
+// The state has a module, and SGD with momentum, with half of the bytes each. All ranks have the
+// same (ddprun --nproc-per-node N checkpoint_cost). Each round measures these, one after the other:
 //
 //   save       CheckpointManager::save(), until it returns (stall) and until wait() returns (total)
-//   memcpy     the floor of the stall: one memcpy of as many bytes into memory that was used before
-//   write      the floor of the total: write(2) of as many bytes to a new file, and fsync
+//   memcpy     the floor of the stall: one memcpy of the rank's share of the bytes, of all ranks at
+//              the same time, into memory that was used before
+//   write      the floor of the total: write(2) of all bytes by one rank to a new file, and fsync
+//
+// Of several ranks the slowest one counts.
 //
 // The table shows medians over the rounds. The directory must be on the disk to measure. On a
 // tmpfs the figures show only the time of the processor.
@@ -81,13 +84,14 @@ double memcpy_ms(const std::vector<char>& from, std::vector<char>& to) {
   return ms_since(start);
 }
 
-double write_ms(const std::string& path, const std::vector<char>& bytes) {
+double write_ms(const std::string& path, const std::vector<char>& bytes, int times) {
   const TimePoint start = BootClock::now();
   {
     const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!file.valid() || !write_all(file.get(), {bytes.data(), bytes.size()}) ||
-        ::fsync(file.get()) != 0)
-      give_up("write " + path);
+    bool is_written = file.valid();
+    for (int i = 0; i < times && is_written; ++i)
+      is_written = write_all(file.get(), {bytes.data(), bytes.size()});
+    if (!is_written || ::fsync(file.get()) != 0) give_up("write " + path);
   }
   const double took = ms_since(start);
   ::unlink(path.c_str());
@@ -167,27 +171,34 @@ void measure(const Plan& plan, Context& context, std::int64_t mib) {
   const State state(static_cast<std::int64_t>(bytes));
   const std::string directory = plan.directory + "/" + std::to_string(mib);
   CheckpointManager manager(context, {.directory = directory, .keep_last = plan.keep ? 2 : 1});
-  const std::vector<char> from(bytes, 'a');
-  std::vector<char> to(bytes, 'b');
+  ProcessGroup& group = context.group();
+  const std::vector<char> from(bytes / static_cast<std::size_t>(group.size()), 'a');
+  std::vector<char> to(from.size(), 'b');
   std::vector<double> stall, total, copied, written;
   for (int round = -1; round < plan.rounds; ++round) {
+    group.barrier();
     const TimePoint start = BootClock::now();
     manager.save(round + 1, state.get());
     const double stalled = ms_since(start);
     manager.wait();
     const double took = ms_since(start);
+    group.barrier();
     const double copy = memcpy_ms(from, to);
-    const double write = write_ms(directory + "/floor", from);
+    group.barrier();
+    const double write = group.rank() == 0 ? write_ms(directory + "/floor", from, group.size()) : 0;
+    const torch::Tensor worst = torch::tensor({stalled, took, copy, write});
+    group.all_reduce(worst, {.op = ReduceOp::kMax});
     if (round < 0) continue;  // the first round only makes the buffers
-    stall.push_back(stalled);
-    total.push_back(took);
-    copied.push_back(copy);
-    written.push_back(write);
+    stall.push_back(worst[0].item<double>());
+    total.push_back(worst[1].item<double>());
+    copied.push_back(worst[2].item<double>());
+    written.push_back(worst[3].item<double>());
   }
+  if (group.rank() != 0) return;
   const auto median = [](const std::vector<double>& values) { return percentile(values, 0.5); };
-  std::printf("%6lld %9.1f %9.1f %8.2f %9.1f %9.1f %8.2f\n", static_cast<long long>(mib),
-              median(stall), median(copied), median(stall) / median(copied), median(total),
-              median(written), median(total) / median(written));
+  std::printf("%6lld %6d %9.1f %9.1f %8.2f %9.1f %9.1f %8.2f\n", static_cast<long long>(mib),
+              group.size(), median(stall), median(copied), median(stall) / median(copied),
+              median(total), median(written), median(total) / median(written));
   std::fflush(stdout);
 }
 
@@ -202,7 +213,6 @@ int run(int argc, char** argv) {
   app.add_flag("--keep", plan.keep, "leave the checkpoints there");
   app.add_flag("--restore", plan.restore, "measure restore() of the checkpoints that are there");
   CLI11_PARSE(app, argc, argv);
-  if (!plan.restore && std::filesystem::exists(plan.directory)) give_up(plan.directory + " exists");
   torch::set_num_threads(1);
   if (plan.restore) {
     Context context = init();
@@ -212,13 +222,18 @@ int run(int argc, char** argv) {
     for (const std::int64_t mib : plan.mib) measure_restore(plan, context, mib);
     return 0;
   }
+  bool is_first = true;
   {
     Context context = init();
-    std::printf("%6s %9s %9s %8s %9s %9s %8s\n", "MiB", "stall ms", "memcpy", "multiple",
-                "total ms", "write", "multiple");
+    is_first = context.rank() == 0;
+    if (is_first && std::filesystem::exists(plan.directory)) give_up(plan.directory + " exists");
+    context.group().barrier();
+    if (is_first)
+      std::printf("%6s %6s %9s %9s %8s %9s %9s %8s\n", "MiB", "ranks", "stall ms", "memcpy",
+                  "multiple", "total ms", "write", "multiple");
     for (const std::int64_t mib : plan.mib) measure(plan, context, mib);
   }
-  if (!plan.keep) std::filesystem::remove_all(plan.directory);
+  if (!plan.keep && is_first) std::filesystem::remove_all(plan.directory);
   return 0;
 }
 

@@ -4,9 +4,9 @@
     benchmarks/checkpoint_scale.py [--bin build/release/bin] [--mib 1024 4096] [--ranks 1 2]
                                    [--directory DIR]
 
-It runs checkpoint_cost, which says what it measures: first a save of each size by one rank, then
-a restore by each number of ranks, in new processes and with the file dropped from the page cache.
-The directory needs room for two checkpoints of each size.
+It runs checkpoint_cost, which says what it measures: for each number of ranks saves of each size,
+then restores, in new processes and with the file dropped from the page cache. The directory needs
+room for three checkpoints of each size.
 """
 import argparse
 import pathlib
@@ -27,13 +27,14 @@ def main() -> int:
     parent = pathlib.Path(tempfile.mkdtemp(prefix="ddprun-checkpoint-scale-",
                                            dir=options.directory))
     try:
-        program = [str(options.bin / "checkpoint_cost"), "--directory", str(parent / "run"),
-                   "--mib", *map(str, options.mib)]
-        subprocess.run([*program, "--keep", "--rounds", str(options.rounds)], check=True)
         for ranks in options.ranks:
-            subprocess.run([str(options.bin / "ddprun"), "--standalone",
-                            f"--nproc-per-node={ranks}", "--no-python", *program, "--restore"],
-                           check=True)
+            run = parent / str(ranks)
+            program = [str(options.bin / "ddprun"), "--standalone", f"--nproc-per-node={ranks}",
+                       "--no-python", str(options.bin / "checkpoint_cost"), "--directory", str(run),
+                       "--mib", *map(str, options.mib)]
+            subprocess.run([*program, "--keep", "--rounds", str(options.rounds)], check=True)
+            subprocess.run([*program, "--restore"], check=True)
+            shutil.rmtree(run)
     finally:
         shutil.rmtree(parent)
     return 0

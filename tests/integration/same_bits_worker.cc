@@ -66,9 +66,10 @@ class Training {
   }
 
   void restore(const std::string& checkpoints) {
-    checkpoints_.emplace(ctx_,
-                         ddprun::CheckpointOptions{
-                             .directory = checkpoints, .keep_last = 2, .every_steps = kEverySteps});
+    ddprun::CheckpointOptions options{
+        .directory = checkpoints, .keep_last = 2, .every_steps = kEverySteps};
+    if (is_adam_) options.write_together_from = 0;
+    checkpoints_.emplace(ctx_, options);
     const ddprun::Restored restored = checkpoints_->restore(state_);
     if (!restored) return;
     step_ = restored.step;

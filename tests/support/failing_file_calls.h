@@ -4,10 +4,11 @@
 // A test repeats the same story (a sequence of file calls) and lets a later call fail each time.
 // It stops when a story ends without reaching the fault.
 //
-// One thread at a time, as the tested code requires.
+// Any thread may make calls.
 #pragma once
 
 #include <cerrno>
+#include <mutex>
 #include <string>
 
 #include "base/file_calls.h"
@@ -32,8 +33,8 @@ class FailingFileCalls : public FileCalls {
     return fails("open", path) ? -1 : FileCalls::open(path, flags, mode);
   }
   ssize_t write(int fd, const void* data, std::size_t bytes) override {
-    if (fails("write", "") && fault_.sys_errno != 0) return -1;
-    const bool is_short = fault_.sys_errno == 0 && calls_ == fault_.call + 1;
+    bool is_short = false;
+    if (fails("write", "", &is_short)) return -1;
     return FileCalls::write(fd, data, is_short ? (bytes + 1) / 2 : bytes);
   }
   int fsync(int) override { return fails("fsync", "") ? -1 : 0; }
@@ -57,16 +58,20 @@ class FailingFileCalls : public FileCalls {
   }
 
  private:
-  bool fails(const std::string& call, const std::string& path) {
+  // is_half: whether the call is the one that does only half.
+  bool fails(const std::string& call, const std::string& path, bool* is_half = nullptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     const int number = calls_++;
     if (healed_ || number < fault_.call || (number > fault_.call && !fault_.is_lasting))
       return false;
     if (number == fault_.call) met_ = call + " " + path;
+    if (is_half) *is_half = fault_.sys_errno == 0 && number == fault_.call;
     errno = fault_.sys_errno;
     return fault_.sys_errno != 0;
   }
 
   const FileFault fault_;
+  std::mutex mutex_;
   int calls_ = 0;
   bool healed_ = false;
   std::string met_;

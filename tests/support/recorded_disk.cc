@@ -1,6 +1,7 @@
 #include "tests/support/recorded_disk.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -37,6 +38,7 @@ void RecordedDisk::rename_in_story(const std::vector<NameChange>& names) {
 }
 
 int RecordedDisk::open(const char* path, int flags, mode_t mode) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto name = below_root(path);
   if (!name) return FileCalls::open(path, flags, mode);
   if (is_dead()) return -1;
@@ -61,18 +63,23 @@ int RecordedDisk::open(const char* path, int flags, mode_t mode) {
 }
 
 ssize_t RecordedDisk::write(int fd, const void* data, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto file = open_files_.find(fd);
   if (file == open_files_.end()) return FileCalls::write(fd, data, bytes);
   if (is_dead()) return -1;
   const ssize_t count = FileCalls::write(fd, data, bytes);
   if (count <= 0) return count;
   std::string& contents = files_[static_cast<std::size_t>(file->second)];
-  contents.append(static_cast<const char*>(data), static_cast<std::size_t>(count));
+  const auto end = static_cast<std::size_t>(::lseek(fd, 0, SEEK_CUR));
+  const std::size_t begin = end - static_cast<std::size_t>(count);
+  if (contents.size() < end) contents.resize(end);
+  contents.replace(begin, end - begin, static_cast<const char*>(data), end - begin);
   story_.push_back({.file = file->second, .contents = contents});
   return count;
 }
 
 int RecordedDisk::fsync(int fd) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (is_dead()) return -1;
   if (const auto file = open_files_.find(fd); file != open_files_.end())
     story_.push_back({.file = file->second});
@@ -82,12 +89,14 @@ int RecordedDisk::fsync(int fd) {
 }
 
 int RecordedDisk::close(int fd) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   open_files_.erase(fd);
   open_directories_.erase(fd);
   return FileCalls::close(fd);
 }
 
 int RecordedDisk::mkdir(const char* path, mode_t mode) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto name = below_root(path);
   if (name && is_dead()) return -1;
   const int result = FileCalls::mkdir(path, mode);
@@ -96,6 +105,7 @@ int RecordedDisk::mkdir(const char* path, mode_t mode) {
 }
 
 int RecordedDisk::rename(const char* from, const char* to) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto before = below_root(from), after = below_root(to);
   if (before && is_dead()) return -1;
   const int result = FileCalls::rename(from, to);
@@ -105,6 +115,7 @@ int RecordedDisk::rename(const char* from, const char* to) {
 }
 
 int RecordedDisk::unlink(const char* path) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto name = below_root(path);
   if (name && is_dead()) return -1;
   const int result = FileCalls::unlink(path);

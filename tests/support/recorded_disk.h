@@ -15,11 +15,12 @@
 //   { ScopedFileCalls scope(disk); ...the story... }
 //   for (const auto& image : disk.images_after(calls, rng)) RecordedDisk::write(image, elsewhere);
 //
-// All calls are carried out, except fsync. One thread at a time.
+// All calls are carried out, except fsync. Any thread may make calls.
 #pragma once
 
 #include <limits>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -107,6 +108,7 @@ class RecordedDisk : public FileCalls {
   static std::string some_of(const Contents& contents, Rng& rng);
 
   const std::string root_;
+  std::mutex mutex_;  // of the calls
   std::size_t dies_at_ = std::numeric_limits<std::size_t>::max();
   std::vector<Call> story_;
   std::map<std::string, Node> names_;  // the names now

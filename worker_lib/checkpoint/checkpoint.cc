@@ -16,13 +16,14 @@
 #include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/checkpoint/restore.h"
-#include "worker_lib/checkpoint/state_snapshot.h"
+#include "worker_lib/checkpoint/shared_write.h"
 #include "worker_lib/context/save_request.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/serial_executor.h"
 #include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/serialization/state_snapshot.h"
 #include "worker_lib/util/command_runner.h"
 #include "worker_lib/util/sha256.h"
 
@@ -68,7 +69,8 @@ struct CheckpointManager::Impl {
   struct Saving {
     CheckpointManifest manifest;
     c10::IValue contents = {};
-    std::string data_name = {};  // of shards: the base of their names
+    bool is_shared = false;      // contents: this rank's share
+    std::string data_name = {};  // if it is shared; of shards: the base of their names
   };
 
   ProcessGroup& group;
@@ -84,12 +86,13 @@ struct CheckpointManager::Impl {
   PositionWatch watch = {};
   bool was_told_to_leave = false;
   bool was_warned_of_leave = false;
-  // The group of the threads that write shards, which tell each other what they have written.
-  // Null: no shards.
+  // The group of the threads that write shares, which tell each other what they have written.
+  // Null: no shares.
   std::unique_ptr<ProcessGroup> writers = {};
   std::unique_ptr<CommandRunner> copies = {};  // on rank 0; null: there is no copy_command
+  bool can_make_writers = true;
 
-  // On rank 0, and with shards on all ranks. While `writing` is not complete, the writer's
+  // On rank 0, and with shares on all ranks. While `writing` is not complete, the writer's
   // thread owns the directory and passed_over.
   StateSnapshot snapshot = {};
   std::shared_ptr<detail::HostWork> writing = {};  // until its result was reported
@@ -112,12 +115,18 @@ struct CheckpointManager::Impl {
   // Rank 0's part of save(). Returns false if the writer is busy and options.skip_when_busy is
   // set.
   bool begin_save(const TrainingState& state, const CheckpointFacts& facts);
-  // Every rank's part of save() with shards.
+  // Returns whether each rank writes its share. Collective. bytes: of the parameters.
+  bool is_shared(std::int64_t bytes);
+  void make_writers() {
+    writers = group.split(/*color=*/0, /*key=*/group.rank(), {.name = "checkpoints"});
+  }
+  // Every rank's part of save() with shares.
   bool save_share(const TrainingState& state, const GatheredState& gathered);
   CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
   void hand_to_writer(Saving saving);
   Result<void> write(const Saving& saving);
-  Result<void> write_share(const Saving& saving);
+  Result<void> write_shard(const Saving& saving);
+  Result<void> write_part(const Saving& saving);
   void write_contents(const Saving& saving, AtomicFile& file);
   Result<void> announce_shards(CheckpointManifest manifest, const std::vector<json>& reports);
   void announced(std::int64_t step) {
@@ -196,6 +205,20 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
   return true;
 }
 
+bool CheckpointManager::Impl::is_shared(std::int64_t bytes) {
+  if (writers) return options.sharded || bytes >= options.write_together_from;
+  if (group.size() == 1 || options.sharded || !can_make_writers ||
+      bytes < options.write_together_from)
+    return false;
+  try {
+    make_writers();
+  } catch (const DistError& failure) {
+    if (failure.kind() != DistError::Kind::kUnsupported) throw;
+    can_make_writers = false;  // the group cannot be split, on no rank
+  }
+  return can_make_writers;
+}
+
 // Nothing is given to a writer before every rank has come this far, because a writer waits for
 // the writers of the other ranks.
 bool CheckpointManager::Impl::save_share(const TrainingState& state,
@@ -203,11 +226,13 @@ bool CheckpointManager::Impl::save_share(const TrainingState& state,
   const std::int64_t step = gathered.facts.step;
   if (options.skip_when_busy && any_rank_requests(group, {would_skip()})[0]) return false;
   last_save = BootClock::now();
-  Saving saving{.manifest = manifest_of(state, step)};
+  Saving saving{.manifest = manifest_of(state, step), .is_shared = true};
   const std::vector<json> replies =
       on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
         settle();
-        const ShardAssignment share(state, group.rank(), group.size(), !may_differ_anywhere(state));
+        const auto& world_ranks = group.world_ranks();
+        const ShardAssignment share(state, group.rank(), group.size(), !may_differ_anywhere(state),
+                                    world_ranks.empty() ? 0 : world_ranks[0]);
         saving.contents = shard_of(state, gathered.facts, share, gathered.own);
         if (options.asynchronous) saving.contents = snapshot.take(saving.contents);
         if (group.rank() != 0) return nullptr;
@@ -221,11 +246,12 @@ bool CheckpointManager::Impl::save_share(const TrainingState& state,
 
 void CheckpointManager::Impl::hand_to_writer(Saving saving) {
   const auto carry_out = [this](const Saving& what) {
-    return writers ? write_share(what) : write(what);
+    if (!what.is_shared) return write(what);
+    return options.sharded ? write_shard(what) : write_part(what);
   };
   is_waited_for = !options.asynchronous;
   if (!options.asynchronous) return value_or_throw(carry_out(saving));
-  if (!writers) saving.contents = snapshot.take(saving.contents);
+  if (!saving.is_shared) saving.contents = snapshot.take(saving.contents);
   writing = writer.submit([carry_out, saving = std::move(saving)] { return carry_out(saving); });
 }
 
@@ -263,16 +289,16 @@ Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
 
 // Each writer reports its file to rank 0's writer. That one announces all files or none, and
 // reports the result to the others.
-Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
+Result<void> CheckpointManager::Impl::write_shard(const Saving& saving) try {
   const std::string name = shard_name(saving.data_name, group.rank());
-  const auto write_shard = [&]() -> Result<WrittenFile> {
+  const auto write_file = [&]() -> Result<WrittenFile> {
     try {
       return directory.write_data(name, [&](AtomicFile& file) { write_contents(saving, file); });
     } catch (...) {
       return error_in_flight(kSaving);
     }
   };
-  const Result<WrittenFile> written = write_shard();
+  const Result<WrittenFile> written = write_file();
   json report = json::object();
   if (written) report = *written;
   report["failure"] = written ? json() : to_json_report(to_dist_error(written.error()));
@@ -283,6 +309,31 @@ Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
       outcome = to_json_report(to_dist_error(done.error()));
   outcome = writers->broadcast_object(outcome, 0, options.disk_timeout);
   if (!outcome.is_null() && written) directory.discard({name});
+  throw_reported(outcome);
+  if (group.rank() == 0) announced(saving.manifest.step);
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
+}
+
+// All ranks write one file. Rank 0 announces it, and reports the result to the others.
+Result<void> CheckpointManager::Impl::write_part(const Saving& saving) try {
+  json outcome = nullptr;
+  CheckpointManifest manifest = saving.manifest;
+  try {
+    manifest.files = {write_together(
+        *writers, directory, saving.contents,
+        {.name = saving.data_name, .timeout = options.disk_timeout, .on_progress = [this] {
+           if (is_waited_for) group.report_activity();
+         }})};
+  } catch (...) {
+    if (group.rank() == 0) directory.tidy();
+    throw;
+  }
+  if (group.rank() == 0)
+    if (const auto done = directory.announce(std::move(manifest)); !done)
+      outcome = to_json_report(to_dist_error(done.error()));
+  outcome = writers->broadcast_object(outcome, 0, options.disk_timeout);
   throw_reported(outcome);
   if (group.rank() == 0) announced(saving.manifest.step);
   return {};
@@ -387,6 +438,7 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
   expect_at_least(0, "every_steps", options.every_steps);
   expect_at_least(0, "every", options.every.count());
   expect_at_least(0, "copy_timeout", options.copy_timeout.count());
+  expect_at_least(0, "write_together_from", options.write_together_from);
   if (options.read_only && options.fetch_command.empty()) return;
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;
@@ -412,7 +464,7 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
       on_every_rank(group, "prepare for checkpoints", options.disk_timeout, begin);
   if (!options.sharded || options.read_only) return;
   impl_->directory.share(claim_of(claims[0]));
-  impl_->writers = group.split(/*color=*/0, /*key=*/group.rank(), {.name = "checkpoints"});
+  impl_->make_writers();
 }
 
 CheckpointManager::~CheckpointManager() = default;
@@ -424,15 +476,16 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     if (step < 0) refuse(concat(kSaving, ": step ", step, " is negative"));
     if (impl_->options.read_only) refuse(concat(kSaving, ": the option 'read_only' is on"));
     const CheckpointWait waits(impl_->group);
-    const GatheredState gathered = gather_for_save(impl_->group, state,
-                                                   {.step = step,
-                                                    .generation = impl_->generation,
-                                                    .is_sharded = impl_->writers != nullptr,
-                                                    .timeout = impl_->options.disk_timeout});
+    const GatheredState gathered =
+        gather_for_save(impl_->group, state,
+                        {.step = step,
+                         .generation = impl_->generation,
+                         .is_shared = [&](std::int64_t bytes) { return impl_->is_shared(bytes); },
+                         .timeout = impl_->options.disk_timeout});
     for (const std::string& warning :
          impl_->watch.saving(position_of(state, step), state.has_position))
       warn(impl_->group, concat(kSaving, ": ", warning));
-    if (impl_->writers) return impl_->save_share(state, gathered);
+    if (gathered.is_shared) return impl_->save_share(state, gathered);
     return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered.facts); });
   });
 }

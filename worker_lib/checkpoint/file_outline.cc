@@ -16,6 +16,11 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kWindowBytes = 64 << 10;
+constexpr std::size_t kNearBytes = kWindowBytes / 4;
+// The window, if the records are farther apart: a header, its name and some padding.
+constexpr std::size_t kNarrowWindowBytes = 512;
+// Of pickle and directory, whose sizes are not verified yet. Some 3 million tensors.
+constexpr std::uint64_t kMaxOutlineBytes = std::uint64_t{1} << 30;
 
 }  // namespace
 
@@ -114,9 +119,13 @@ bool FileOutline::agrees_with(std::uint64_t at, std::string_view bytes) const {
   return result;
 }
 
-// Small parts are near each other: they come from a window, and are kept.
+// Small parts that are near each other come from a window. All parts are kept.
 Result<std::string_view> FileOutline::read_part(std::string_view part) {
   const std::uint64_t at = position_of(part);
+  kept_bytes_ += part.size();
+  if (kept_bytes_ > kMaxOutlineBytes)
+    return beyond_reader(
+        path_, concat("its pickle and its directory have more than ", kMaxOutlineBytes, " bytes"));
   const auto fill = [&](Part& into, std::size_t size) -> Result<void> {
     into.at = at;
     into.bytes.resize(size);
@@ -133,7 +142,10 @@ Result<std::string_view> FileOutline::read_part(std::string_view part) {
   const bool is_in_window =
       at >= window_.at && at + part.size() <= window_.at + window_.bytes.size();
   if (!is_in_window) {
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(bytes() - at, kWindowBytes));
+    const std::uint64_t window_end = window_.at + window_.bytes.size();
+    const bool is_near = at >= window_.at && at <= window_end + kNearBytes;
+    const std::size_t wanted = std::max(part.size(), is_near ? kWindowBytes : kNarrowWindowBytes);
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(bytes() - at, wanted));
     if (const Result<void> done = fill(window_, size); !done) return done.error();
   }
   kept.at = at;

@@ -22,6 +22,7 @@ class FileOutline {
  public:
   // Opens a file and reads its outline. Fails as open_regular_file() and read_state_archive(), or
   // with the disk's error. kCorrupt, which names the size: it does not have `bytes` bytes.
+  // is_beyond_reader(): its pickle and directory have more than 1 GiB.
   static Result<FileOutline> read(const std::string& path, std::uint64_t bytes);
   // The same for a file of torch.save within another file. Positions are those within it.
   static Result<FileOutline> read_within(const std::string& path, std::uint64_t begin,
@@ -77,7 +78,8 @@ class FileOutline {
   std::deque<Part> parts_;  // in the order of reading; views refer to them
   std::vector<const Part*> sorted_;
   std::size_t longest_ = 0;
-  Part window_;  // what small parts are read from
+  Part window_;                   // what small parts are read from
+  std::uint64_t kept_bytes_ = 0;  // of the parts
   StateArchive archive_;
 };
 

@@ -25,19 +25,22 @@ std::optional<SamplerPosition> position_of(const DistributedSampler* sampler) {
   return SamplerPosition{.epoch = state.at("epoch"), .position = state.at("position")};
 }
 
-// Returns the generators of every rank, and whether all ranks are equal (by hash) in the state
-// that may differ. Throws on every rank if they are not at the same position, or if one has
-// failed.
-std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
-                                                  const TrainingPosition& position,
-                                                  std::int64_t own_hash, Timeout timeout,
-                                                  const std::optional<DistError>& failure) {
+struct Exchanged {
+  std::vector<PickleDict> generators;  // of every rank
+  bool are_equal = false;              // all ranks, by hash, in the state that may differ
+  std::int64_t parameter_bytes = 0;    // of rank 0
+};
+
+// Throws on every rank if they are not at the same position, or if one has failed.
+Exchanged exchange(ProcessGroup& group, const TrainingPosition& position, std::int64_t own_hash,
+                   std::int64_t parameter_bytes, Timeout timeout,
+                   const std::optional<DistError>& failure) {
   const std::vector<RankGenerator> generators = generators_of(group);
-  constexpr std::int64_t kWordBytes = 6 * 8;
+  constexpr std::int64_t kWordBytes = 7 * 8;
   const SamplerPosition sampler = position.sampler.value_or(SamplerPosition{-1, -1});
   std::vector<torch::Tensor> parts{
       torch::tensor({position.step, position.epoch, sampler.epoch, sampler.position, own_hash,
-                     std::int64_t{failure.has_value()}},
+                     std::int64_t{failure.has_value()}, parameter_bytes},
                     torch::kInt64)
           .view(torch::kUInt8)};
   for (const RankGenerator& one : generators) parts.push_back(state_of(one.generator));
@@ -51,7 +54,7 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
     // where this rank is.
     throw within(thrown, concat(kSaving, " of step ", position.step, " in epoch ", position.epoch));
   }
-  std::vector<PickleDict> result;
+  Exchanged result;
   std::set<std::int64_t> hashes;
   bool has_failed = false;
   std::optional<std::string> difference;
@@ -67,6 +70,7 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
           ": ranks that are apart cannot be restored as one; do the same steps on each");
     hashes.insert(word(4));
     has_failed = has_failed || word(5) != 0;
+    if (rank == 0) result.parameter_bytes = word(6);
     PickleDict of_rank = make_string_dict();
     std::int64_t begin = kWordBytes;
     for (std::size_t i = 0; i < generators.size(); ++i) {
@@ -74,7 +78,7 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
       of_rank.insert(generators[i].key, theirs.narrow(0, begin, size).clone());
       begin += size;
     }
-    result.push_back(of_rank);
+    result.generators.push_back(of_rank);
   }
   if (has_failed)
     (void)on_every_rank(group, kSaving, timeout, [&]() -> json {
@@ -82,7 +86,16 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
       return nullptr;
     });
   if (difference) refuse(*difference);
-  return {std::move(result), hashes.size() == 1};
+  result.are_equal = hashes.size() == 1;
+  return result;
+}
+
+std::int64_t parameter_bytes_of(const torch::nn::Module* model) {
+  std::int64_t bytes = 0;
+  if (model)
+    for (const torch::Tensor& parameter : model->parameters())
+      bytes += static_cast<std::int64_t>(parameter.nbytes());
+  return bytes;
 }
 
 }  // namespace
@@ -109,12 +122,14 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   } catch (const DistError& thrown) {
     failure = thrown;
   }
-  auto [generators, are_equal] =
-      exchange(group, position, combined(hashes), options.timeout, failure);
+  Exchanged exchanged = exchange(group, position, combined(hashes), parameter_bytes_of(state.model),
+                                 options.timeout, failure);
+  const bool are_equal = exchanged.are_equal;
   GatheredState result{.facts = {.step = options.step,
                                  .generation = options.generation,
                                  .world_size = group.size(),
-                                 .generators = std::move(generators)},
+                                 .generators = std::move(exchanged.generators)},
+                       .is_shared = options.is_shared(exchanged.parameter_bytes),
                        .own = make_string_dict()};
   if (!are_equal) {
     const json of_rank_0 = group.broadcast_object(to_json(HashTable(hashes)));
@@ -123,7 +138,7 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   for (const auto& [name, optimizer] : state.optimizers)
     if (auto all = gather_optimizer_states(*optimizer))
       result.facts.named_optimizer_states.emplace(name, *std::move(all));
-  if (options.is_sharded) return result;
+  if (result.is_shared) return result;
   if (!are_equal)
     result.facts.of_ranks = gather_values(group, result.own, "the state", options.timeout);
   if (state.optimizer) result.facts.optimizer_states = gather_optimizer_states(*state.optimizer);

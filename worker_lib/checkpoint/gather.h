@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "ddprun/checkpoint.h"
 #include "worker_lib/checkpoint/contents.h"
@@ -18,14 +19,17 @@ TrainingPosition position_of(const TrainingState& state, std::int64_t step);
 
 struct GatheredState {
   CheckpointFacts facts;
-  PickleDict own;  // this rank's differences from rank 0
+  bool is_shared = false;  // each rank writes its share
+  PickleDict own;          // this rank's differences from rank 0
 };
 
 struct GatherOptions {
   std::int64_t step = 0;
   std::int64_t generation = 0;
-  bool is_sharded = false;  // each rank then writes its own differences
-  Timeout timeout{0};       // for the ranks' exchange of their own state
+  // Returns whether each rank writes its share, and then its own differences, too. bytes: of rank
+  // 0's parameters. Called once on every rank, and may be collective.
+  std::function<bool(std::int64_t bytes)> is_shared;
+  Timeout timeout{0};  // for the ranks' exchange of their own state
 };
 
 // Collective. Throws on every rank if the ranks are not at the same position, or if one has

@@ -38,14 +38,13 @@ Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
 }
 
-// The error for a file that may be complete, but exceeds the bounds of this program.
+}  // namespace
+
 Error beyond_reader(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kResource,
           .doing = "read " + path,
           .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
 }
-
-}  // namespace
 
 Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected) {
   return corrupt(path, concat("it has ", bytes, " bytes, but its manifest has ", expected));
@@ -216,6 +215,21 @@ Result<WrittenFile> CheckpointDirectory::write_data(
   return written;
 }
 
+Result<void> CheckpointDirectory::rename_data(const std::string& temporary,
+                                              const std::string& name) {
+  const Result<ClaimLock> lock = hold("write " + path_of(name));
+  if (!lock) return lock.error();
+  if (file_calls().rename(temporary.c_str(), path_of(name).c_str()) != 0)
+    return system_error("write " + temporary, errno);
+  Result<void> flushed = flush_directory(path_);
+  if (!flushed) discard({name});
+  return flushed;
+}
+
+void CheckpointDirectory::tidy() {
+  if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
+}
+
 Result<void> CheckpointDirectory::set_aside_unread(std::int64_t step) {
   const auto old = read_manifest(step);
   if (old || !is_beyond_reader(old.error())) return {};
@@ -291,8 +305,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
   if (!name) return name.error();
   const Result<WrittenFile> written = write_data(*name, write);
   if (!written) {
-    // If another run has the directory, the files in it are left to that run.
-    if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
+    tidy();
     return written.error();
   }
   manifest.files = {*written};

@@ -41,6 +41,9 @@ inline bool is_passed_over(const Error& error) {
          error.kind == ErrorKind::kStopped || is_beyond_reader(error);
 }
 
+// The error for a file that may be complete, but exceeds the bounds of this program.
+Error beyond_reader(const std::string& path, std::string cause);
+
 // kCorrupt: a file that does not have the size or the SHA-256 of its manifest.
 Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected);
 Error wrong_digest(const std::string& path);
@@ -90,6 +93,11 @@ class CheckpointDirectory {
   // Writes a data file with `write_data`. It is then durable, but belongs to no checkpoint yet.
   Result<WrittenFile> write_data(const std::string& name,
                                  const std::function<void(AtomicFile&)>& write_data);
+  // Gives a data file its name. It is written and fsynced, under a temporary name of this
+  // directory. Then it is durable, but belongs to no checkpoint yet.
+  Result<void> rename_data(const std::string& temporary, const std::string& name);
+  // Removes what a failed save could not remove, unless another run has the directory.
+  void tidy();
   // Announces the data files that `manifest` names. On failure the earlier checkpoints are
   // unchanged and the data files are removed. One exception is an earlier announcement of the
   // same step: if the last fsync fails, either the new one or the old one may be there.

@@ -97,7 +97,7 @@ PickleDict own_state(const TrainingState& state) {
     return state.ranks_differ == RanksDiffer::kInBuffers ? buffers_of(model) : make_string_dict();
   };
   const auto of_optimizer = [&](const torch::optim::Optimizer& optimizer) {
-    if (!anywhere || owners_of_states(optimizer)) return make_int_dict();
+    if (!anywhere || is_sharded(optimizer)) return make_int_dict();
     return optimizer_state(optimizer).at("state").toGenericDict();
   };
   if (state.model) add("model", of_model(*state.model));
@@ -178,11 +178,20 @@ PickleDict RankView::section(const std::string& key, const PickleDict& of_rank_0
   return is_same_world() ? of_rank(rank_, key, of_rank_0) : of_rank_0;
 }
 
+std::vector<PickleDict> RankView::averaged_sections(const std::string& key,
+                                                    const PickleDict& of_rank_0) const {
+  if (is_same_world() || ranks_.empty()) return {section(key, of_rank_0)};
+  std::vector<PickleDict> result;
+  for (int rank = 0; rank < saved_world_; ++rank) result.push_back(of_rank(rank, key, of_rank_0));
+  return result;
+}
+
 PickleDict RankView::averaged_section(const std::string& key, const PickleDict& of_rank_0) const {
-  if (is_same_world() || ranks_.empty()) return section(key, of_rank_0);
+  const std::vector<PickleDict> sections = averaged_sections(key, of_rank_0);
+  if (sections.size() == 1) return sections[0];
   std::map<std::string, std::vector<torch::Tensor>> by_name;
-  for (int rank = 0; rank < saved_world_; ++rank)
-    for (const auto& entry : of_rank(rank, key, of_rank_0))
+  for (const PickleDict& of_one : sections)
+    for (const auto& entry : of_one)
       by_name[SavedValue{entry.key(), file_, key}.text()].push_back(
           SavedValue{entry.value(), file_, key}.tensor());
   PickleDict result = make_string_dict();

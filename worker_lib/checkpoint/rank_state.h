@@ -59,6 +59,9 @@ class RankView {
   // The same for tensors that are partial sums. In a world of another size it is the average
   // over the saved ranks, so that the average over the ranks stays the same.
   PickleDict averaged_section(const std::string& key, const PickleDict& of_rank_0) const;
+  // Returns the sections whose tensors it reads.
+  std::vector<PickleDict> averaged_sections(const std::string& key,
+                                            const PickleDict& of_rank_0) const;
 
  private:
   PickleDict of_rank(int rank, const std::string& key, const PickleDict& of_rank_0) const;

@@ -3,11 +3,13 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "base/concat.h"
+#include "base/parse_number.h"
 #include "worker_lib/checkpoint/core/shards.h"
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/serialization/optimizer_state.h"
@@ -49,18 +51,12 @@ struct Uses {
 
 class UsesOfStorages {
  public:
-  explicit UsesOfStorages(const c10::IValue& contents) {
-    for_each_tensor(contents, [&](const torch::Tensor& tensor) {
-      of(tensor).needed.insert(tensor.unsafeGetTensorImpl());
-    });
-  }
-
   Uses& of(const c10::Storage& storage) { return uses_[storage.unsafeGetStorageImpl()]; }
   Uses& of(const torch::Tensor& tensor) { return of(tensor.storage()); }
 
-  void not_needed(const c10::IValue& value) {
+  void needed(const c10::IValue& value) {
     for_each_tensor(value, [&](const torch::Tensor& tensor) {
-      of(tensor).needed.erase(tensor.unsafeGetTensorImpl());
+      of(tensor).needed.insert(tensor.unsafeGetTensorImpl());
     });
   }
   void filled(const torch::Tensor& own, const torch::Tensor& saved) {
@@ -103,38 +99,53 @@ class UsesOfStorages {
   std::unordered_map<const c10::StorageImpl*, Uses> uses_;
 };
 
-// Finds out what this rank does not need: other ranks' own state, what its own state replaces, and
-// states of an optimizer that other ranks keep.
-void mark_not_needed(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
-                     int rank) {
-  const auto replaced = [&](const c10::IValue& own, const char* key, const PickleDict& of_rank_0) {
-    const auto section = SavedValue{own, top.file}.find(key);
-    if (!section) return;
-    for (const auto& entry : section->dict())
-      if (const auto found = of_rank_0.find(entry.key()); found != of_rank_0.end())
-        uses.not_needed(found->value());
+// Marks what fill() (contents.h) reads. The rest of the file gets no memory: what `state` has no
+// object for, other ranks' own state, what this rank's own state replaces, and states of an
+// optimizer that other ranks keep.
+void mark_needed(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
+                 const RankView& view) {
+  const auto dict_in = [](const std::optional<SavedValue>& value, const std::string& key) {
+    const auto found = value ? value->find(key) : std::nullopt;
+    return found ? found->dict() : make_string_dict();
   };
-  const auto model = top.find("model");
-  const auto optimizer = top.find("optimizer");
-  const auto states = optimizer ? optimizer->find("state") : std::nullopt;
-  if (const auto ranks = top.find("ranks")) {
-    const std::vector<c10::IValue> of_ranks = ranks->list();
-    for (std::size_t r = 0; r < of_ranks.size(); ++r) {
-      if (r != static_cast<std::size_t>(rank)) {
-        uses.not_needed(of_ranks[r]);
-        continue;
-      }
-      if (model) replaced(of_ranks[r], "model", model->dict());
-      if (states) replaced(of_ranks[r], "optimizer", states->dict());
+  // states: by the number of the parameter, as an integer or as text.
+  const auto need_states = [&](const torch::optim::Optimizer& optimizer, const PickleDict& states) {
+    const std::vector<bool> keeps = keeps_states(optimizer);
+    for (const auto& entry : states) {
+      const auto index = entry.key().isInt()
+                             ? std::optional(entry.key().toInt())
+                             : parse_number<std::int64_t>(entry.key().toStringRef());
+      if (index && *index >= 0 && std::cmp_less(*index, keeps.size()) &&
+          keeps[static_cast<std::size_t>(*index)])
+        uses.needed(entry.value());
     }
-  }
-  if (!state.optimizer || !states) return;
-  const auto keeps = keeps_states(*state.optimizer);
-  for (const auto& entry : states->dict())
-    if (entry.key().isInt() && entry.key().toInt() >= 0 &&
-        entry.key().toInt() < static_cast<std::int64_t>(keeps.size()) &&
-        !keeps[static_cast<std::size_t>(entry.key().toInt())])
-      uses.not_needed(entry.value());
+  };
+  const std::optional<SavedValue> all = top;
+  if (state.model) uses.needed(view.section("model", dict_in(all, "model")));
+  if (state.optimizer)
+    need_states(*state.optimizer,
+                view.section("optimizer", dict_in(top.find("optimizer"), "state")));
+  const auto models = top.find("models"), optimizers = top.find("optimizers");
+  PickleDict of_models = make_string_dict(), of_optimizers = make_string_dict();
+  for (const auto& [name, model] : state.models) add_named(of_models, name, dict_in(models, name));
+  for (const auto& [name, optimizer] : state.optimizers)
+    if (optimizers) add_named(of_optimizers, name, dict_in(optimizers->find(name), "state"));
+  uses.needed(view.section("models", of_models));
+  of_optimizers = view.section("optimizers", of_optimizers);
+  for (const auto& [name, optimizer] : state.optimizers)
+    need_states(*optimizer, part_named(of_optimizers, name));
+  const PickleDict tensors = view.section("tensors", dict_in(all, "tensors"));
+  for (const auto& [name, tensor] : state.tensors)
+    if (const auto found = tensors.find(name); found != tensors.end()) uses.needed(found->value());
+  if (state.hook)
+    for (const PickleDict& averaged :
+         view.averaged_sections("comm_hook", dict_in(top.find("comm_hook"), "tensors")))
+      uses.needed(averaged);
+  if (state.model || !state.models.empty())
+    for (const PickleDict& averaged :
+         view.averaged_sections("gradients", dict_in(all, "gradients")))
+      uses.needed(averaged);
+  if (const auto generators = top.find("rng")) uses.needed(generators->value);
 }
 
 void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
@@ -184,9 +195,9 @@ c10::IValue RestoreTargets::make_contents() {
 
 std::vector<std::vector<Destination>> RestoreTargets::place(const TrainingState& state, int rank,
                                                             int world_size) {
-  UsesOfStorages uses(contents_);
+  UsesOfStorages uses;
   const RankView view(top(), rank, world_size);
-  if (view.is_same_world()) mark_not_needed(uses, state, top(), rank);
+  mark_needed(uses, state, top(), view);
   mark_filled(uses, state, top(), view);
   uses.expect_no_overlap();
   bool has_other_devices = false;

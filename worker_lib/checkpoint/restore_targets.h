@@ -7,7 +7,7 @@
 //   - a tensor that would be copied to one tensor of the training has that one's memory, so that
 //     the bytes are read straight into it;
 //   - another one gets memory of its own, which the training usually keeps (states of optimizers);
-//   - one that this rank does not need, such as another rank's own state, gets none.
+//   - one that this rank does not read, such as another rank's own state, gets none.
 //
 // One owner thread. Failures throw DistError.
 #pragma once

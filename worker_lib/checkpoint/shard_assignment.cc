@@ -8,7 +8,7 @@
 namespace ddprun {
 
 ShardAssignment::ShardAssignment(const TrainingState& state, int rank, int world_size,
-                                 bool ranks_are_equal)
+                                 bool ranks_are_equal, int world_rank_0)
     : rank_(rank), world_size_(world_size) {
   ShardOwners owners(ranks_are_equal ? world_size : 1);
   if (state.model) {
@@ -34,8 +34,10 @@ ShardAssignment::ShardAssignment(const TrainingState& state, int rank, int world
       for (const std::string& name : units[i]) owner_of_tensor_[name] = owners.owners()[i];
   }
   if (!state.optimizer) return;
-  if (const auto dealt_out = owners_of_states(*state.optimizer)) {
-    owner_of_state_ = *dealt_out;
+  if (is_sharded(*state.optimizer)) {
+    const bool is_in_part_of_0 = has_shard(*state.optimizer, world_rank_0);
+    for (const bool keeps : keeps_states(*state.optimizer))
+      owner_of_state_.push_back(keeps && is_in_part_of_0 ? rank_ : kNone);
     return;
   }
   std::vector<std::int64_t> bytes;

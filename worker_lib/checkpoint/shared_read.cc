@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/concat.h"
@@ -29,19 +31,88 @@ std::uint64_t piece_bytes_for(int ranks) {
   return std::clamp(std::bit_floor(most), kLeastPieceBytes, kPieceBytes);
 }
 
-std::vector<std::vector<FileRange>> pieces_by_rank(const CheckpointManifest& manifest, int ranks,
-                                                   std::uint64_t piece_bytes) {
-  std::vector<std::vector<FileRange>> result;
-  for (const auto& ranges : reading_order(manifest.files, ranks))
-    result.push_back(in_pieces(ranges, piece_bytes));
+// A piece of a rank, and which of its readers reads it.
+struct ReadPiece {
+  FileRange range;
+  std::size_t reader = 0;
+};
+
+// Returns the pieces of each rank in the order of the rounds. The readers of a rank take turns, so
+// that all of them work at the same time.
+std::vector<std::vector<ReadPiece>> pieces_by_rank(const CheckpointManifest& manifest, int ranks,
+                                                   int readers, std::uint64_t piece_bytes) {
+  const auto shares = reading_order(manifest.files, ranks * readers);
+  std::vector<std::vector<ReadPiece>> result(static_cast<std::size_t>(ranks));
+  for (std::size_t rank = 0; rank < result.size(); ++rank) {
+    std::vector<std::vector<FileRange>> of_readers;
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(readers); ++i) {
+      const std::size_t share = rank * static_cast<std::size_t>(readers) + i;
+      of_readers.push_back(in_pieces(shares[share], piece_bytes));
+      most = std::max(most, of_readers.back().size());
+    }
+    for (std::size_t turn = 0; turn < most; ++turn)
+      for (std::size_t i = 0; i < of_readers.size(); ++i)
+        if (turn < of_readers[i].size()) result[rank].push_back({of_readers[i][turn], i});
+  }
   return result;
 }
 
-std::uint64_t largest(const std::vector<std::vector<FileRange>>& pieces) {
+std::uint64_t largest(const std::vector<std::vector<ReadPiece>>& pieces) {
   std::uint64_t result = 0;
   for (const auto& of_rank : pieces)
-    for (const FileRange& piece : of_rank) result = std::max(result, piece.bytes());
+    for (const ReadPiece& piece : of_rank) result = std::max(result, piece.range.bytes());
   return result;
+}
+
+// RankReaders: the readers of this rank, each with threads of its own.
+class RankReaders {
+ public:
+  RankReaders(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
+              const std::vector<ReadPiece>& pieces)
+      : pieces_(pieces) {
+    std::vector<std::vector<FileRange>> ranges;
+    for (const ReadPiece& piece : pieces_) {
+      if (piece.reader >= ranges.size()) ranges.resize(piece.reader + 1);
+      ranges[piece.reader].push_back(piece.range);
+    }
+    for (std::vector<FileRange>& of_reader : ranges)
+      readers_.push_back(std::make_unique<PieceReader>(directory, manifest, std::move(of_reader)));
+  }
+
+  // As PieceReader::next() and failure().
+  std::optional<PieceReader::Piece> next() {
+    if (failure_) return std::nullopt;
+    if (next_ == pieces_.size()) {
+      for (const auto& reader : readers_) {  // waits for its last digest
+        (void)reader->next();
+        if (!failure_) failure_ = reader->failure();
+      }
+      return std::nullopt;
+    }
+    PieceReader& reader = *readers_[pieces_[next_++].reader];
+    const auto piece = reader.next();
+    failure_ = reader.failure();
+    return piece;
+  }
+  const std::optional<Error>& failure() const { return failure_; }
+
+ private:
+  const std::vector<ReadPiece>& pieces_;
+  std::size_t next_ = 0;
+  std::vector<std::unique_ptr<PieceReader>> readers_;
+  std::optional<Error> failure_;
+};
+
+// Returns how many readers each rank has: as many as keep the processors digesting that the rank
+// may use, if the ranks are on one host. The same on every rank. Collective.
+int readers_of_each(ProcessGroup& group, Timeout timeout) {
+  const int most = group.size() == 1 ? 4 : 2;
+  const auto possible = on_every_rank(group, kRestoring, timeout, [&]() -> json {
+    return static_cast<int>(std::thread::hardware_concurrency()) / group.size();
+  });
+  const json least = *std::ranges::min_element(possible);
+  return std::clamp(least.get<int>(), 1, most);
 }
 
 torch::Tensor as_tensor(void* memory, std::uint64_t bytes, c10::Device device) {
@@ -179,14 +250,15 @@ std::optional<Damage> agree_on_damage(ProcessGroup& group, const std::optional<E
 
 std::optional<Damage> verify_together(ProcessGroup& group, const CheckpointDirectory& directory,
                                       const CheckpointManifest& manifest, Timeout timeout) {
-  auto pieces = pieces_by_rank(manifest, group.size(), kPieceBytes);
-  std::optional<PieceReader> reader;
+  const auto pieces =
+      pieces_by_rank(manifest, group.size(), readers_of_each(group, timeout), kPieceBytes);
+  std::optional<RankReaders> readers;
   (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
-    reader.emplace(directory, manifest, std::move(pieces[static_cast<std::size_t>(group.rank())]));
+    readers.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
     return nullptr;
   });
-  while (reader->next()) group.report_activity();
-  return agree_on_damage(group, reader->failure(), timeout);
+  while (readers->next()) group.report_activity();
+  return agree_on_damage(group, readers->failure(), timeout);
 }
 
 std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
@@ -195,18 +267,19 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
                                     const std::vector<std::vector<Destination>>& destinations,
                                     Timeout timeout) {
   const std::uint64_t piece_bytes = piece_bytes_for(group.size());
-  const auto pieces = pieces_by_rank(manifest, group.size(), piece_bytes);
-  std::vector<int> readers;
+  const auto pieces =
+      pieces_by_rank(manifest, group.size(), readers_of_each(group, timeout), piece_bytes);
+  std::vector<int> reading_ranks;
   std::size_t rounds = 0;
   for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
-    if (!pieces[rank].empty()) readers.push_back(static_cast<int>(rank));
+    if (!pieces[rank].empty()) reading_ranks.push_back(static_cast<int>(rank));
     rounds = std::max(rounds, pieces[rank].size());
   }
   std::optional<Exchange> exchange;
-  std::optional<PieceReader> reader;
+  std::optional<RankReaders> readers;
   (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
-    exchange.emplace(group, readers, std::min(piece_bytes, largest(pieces)), timeout);
-    reader.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
+    exchange.emplace(group, reading_ranks, std::min(piece_bytes, largest(pieces)), timeout);
+    readers.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
     return nullptr;
   });
   std::optional<Error> failure;
@@ -219,15 +292,15 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
     }
   };
   for (std::size_t round = 0; round < rounds; ++round) {
-    const std::optional<PieceReader::Piece> own = reader->next();
-    if (!failure) failure = reader->failure();
+    const std::optional<PieceReader::Piece> own = readers->next();
+    if (!failure) failure = readers->failure();
     keep_failure([&] { exchange->put(own); });
     if (exchange->run(failure.has_value())) break;
     keep_failure([&] {
-      for (const int rank : readers) {
-        const std::vector<FileRange>& theirs = pieces[static_cast<std::size_t>(rank)];
+      for (const int rank : reading_ranks) {
+        const std::vector<ReadPiece>& theirs = pieces[static_cast<std::size_t>(rank)];
         if (round >= theirs.size()) continue;
-        const FileRange& range = theirs[round];
+        const FileRange& range = theirs[round].range;
         const torch::Tensor piece = exchange->piece_of(rank, range.bytes());
         place(range, piece, destinations[range.file]);
         if (!failure && !outlines.empty() && !is_as_outlined(range, piece, outlines[range.file]))
@@ -236,8 +309,8 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
     });
     group.report_activity();
   }
-  (void)reader->next();  // waits for the digest of the last piece
-  if (!failure) failure = reader->failure();
+  (void)readers->next();  // waits for the digests of the last pieces
+  if (!failure) failure = readers->failure();
   return agree_on_damage(group, failure, timeout);
 }
 

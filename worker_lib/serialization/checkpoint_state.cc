@@ -13,6 +13,7 @@
 
 #include "base/joined.h"
 #include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/serialization/core/archive_writer.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -153,23 +154,32 @@ PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::A
 PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
 c10::impl::GenericList make_list() { return c10::impl::GenericList(c10::AnyType::get()); }
 
-void write_pickle(const c10::IValue& top, const WriteBytes& write) {
-  std::string pickled;
-  torch::jit::Pickler pickler([&](const char* data, size_t size) { pickled.append(data, size); },
-                              nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+Pickled pickle_of(const c10::IValue& top) {
+  Pickled result;
+  torch::jit::Pickler pickler(
+      [&](const char* data, size_t size) { result.pickle.append(data, size); }, nullptr, nullptr,
+      nullptr, nullptr, /*tag_aggregates=*/false);
   pickler.protocol();
   pickler.pushIValue(top);
   pickler.stop();
+  result.tensors = pickler.tensorData();
+  return result;
+}
+
+std::string_view bytes_of_storage(const torch::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  return {static_cast<const char*>(storage.data()), storage.nbytes()};
+}
+
+void write_pickle(const c10::IValue& top, const WriteBytes& write) {
+  const Pickled pickled = pickle_of(top);
   ZipWriter zip(write);
-  zip.add("archive/data.pkl", pickled);
-  zip.add("archive/byteorder", "little");
-  int index = 0;
-  for (const at::Tensor& tensor : pickler.tensorData()) {
-    const c10::Storage& storage = tensor.storage();
-    zip.add(concat("archive/data/", index++),
-            {static_cast<const char*>(storage.data()), storage.nbytes()});
-  }
-  zip.add("archive/version", "3\n");  // of the format; PyTorch requires it
+  zip.add(std::string(kPickleRecord), pickled.pickle);
+  zip.add(std::string(kByteOrderRecord), kByteOrder);
+  std::size_t number = 0;
+  for (const torch::Tensor& tensor : pickled.tensors)
+    zip.add(storage_record(number++), bytes_of_storage(tensor));
+  zip.add(std::string(kVersionRecord), kArchiveVersion);  // of the format; PyTorch requires it
   zip.finish();
 }
 

@@ -36,6 +36,16 @@ PickleDict make_string_dict();
 PickleDict make_int_dict();
 c10::impl::GenericList make_list();
 
+// The pickle of a value, and the tensors whose storages belong to it. The storage of tensor i has
+// the key i.
+struct Pickled {
+  std::string pickle;
+  std::vector<torch::Tensor> tensors;
+};
+Pickled pickle_of(const c10::IValue& top);
+// Returns the bytes of a tensor's storage.
+std::string_view bytes_of_storage(const torch::Tensor& tensor);
+
 // Writes the archive piece by piece.
 void write_pickle(const c10::IValue& top, const WriteBytes& write);
 

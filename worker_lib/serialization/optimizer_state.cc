@@ -408,14 +408,13 @@ PickleDict optimizer_state(const Optimizer& optimizer,
   });
 }
 
-std::optional<std::vector<int>> owners_of_states(const Optimizer& optimizer) {
+bool is_sharded(const Optimizer& optimizer) { return shards_of(optimizer) != nullptr; }
+
+bool has_shard(const Optimizer& optimizer, int world_rank) {
   const auto* shards = shards_of(optimizer);
-  if (!shards) return std::nullopt;
-  std::vector<int> owners;
-  for (const auto& group : optimizer.param_groups())
-    for (std::size_t i = 0; i < group.params().size(); ++i)
-      owners.push_back(shards->owner_of(owners.size()));
-  return owners;
+  if (!shards) return true;
+  const std::vector<int>& ranks = shards->group().world_ranks();
+  return ranks.empty() || std::ranges::find(ranks, world_rank) != ranks.end();
 }
 
 std::vector<bool> keeps_states(const Optimizer& optimizer) {

@@ -31,8 +31,11 @@ std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 PickleDict optimizer_state(const torch::optim::Optimizer& optimizer,
                            const std::function<bool(std::size_t)>& keeps = {});
 
-// Returns the rank that has the state of each parameter, if the state is sharded over the ranks.
-std::optional<std::vector<int>> owners_of_states(const torch::optim::Optimizer& optimizer);
+// Returns whether the state is sharded over the ranks.
+bool is_sharded(const torch::optim::Optimizer& optimizer);
+// Returns whether this rank of the world has a shard of the state that this rank has a shard of.
+// Without shards: true.
+bool has_shard(const torch::optim::Optimizer& optimizer, int world_rank);
 
 // Returns for each parameter whether this rank keeps its state. Without shards: all of them.
 std::vector<bool> keeps_states(const torch::optim::Optimizer& optimizer);

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/support/temporary_directory.h"
+#include "worker_lib/checkpoint/io.h"
 #include "worker_lib/serialization/core/archive_writer.h"
 
 namespace ddprun {
@@ -83,7 +84,54 @@ TEST_F(FileOutlineTest, AnotherSizeIsDamage) {
   }
 }
 
-// Every cut, and every byte of the directory and the headers set to ff.
+// Returns the bytes that this process has read so far.
+std::uint64_t bytes_read() {
+  std::ifstream io("/proc/self/io");
+  for (std::string key; io >> key;)
+    if (std::uint64_t value = 0; key == "rchar:" && io >> value) return value;
+  return 0;
+}
+
+TEST_F(FileOutlineTest, OfLargeRecordsOnlyHeadersAreRead) {
+  constexpr std::size_t kRecords = 100, kRecordBytes = 1 << 20;
+  std::ofstream out(path_, std::ios::binary);
+  ZipWriter zip([&](const void* data, std::size_t bytes) {
+    out.seekp(static_cast<std::streamoff>(zip.at()));
+    out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  });
+  zip.add(std::string(kPickleRecord), "\x80\x02N.");
+  for (std::size_t i = 0; i < kRecords; ++i) {
+    zip.add_header(storage_record(i), kRecordBytes);
+    zip.leave_out();
+  }
+  zip.finish();
+  out.close();
+  const std::uint64_t before = bytes_read();
+  ASSERT_GT(before, 0u);
+  const Result<FileOutline> outline = FileOutline::read(path_, zip.at());
+  ASSERT_TRUE(outline) << outline.error().message();
+  EXPECT_EQ(outline->archive().records.size(), kRecords + 1);
+  EXPECT_LT(bytes_read() - before, 400'000u);
+}
+
+TEST_F(FileOutlineTest, APickleBeyondTheBoundIsPassedOverAndNotRead) {
+  std::ofstream out(path_, std::ios::binary);
+  ZipWriter zip([&](const void* data, std::size_t bytes) {
+    out.seekp(static_cast<std::streamoff>(zip.at()));
+    out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  });
+  zip.add_header(std::string(kPickleRecord), std::uint64_t{1} << 40);
+  zip.leave_out();
+  zip.finish();
+  out.close();
+  const Result<FileOutline> outline = FileOutline::read(path_, zip.at());
+  ASSERT_FALSE(outline);
+  EXPECT_TRUE(is_beyond_reader(outline.error())) << outline.error().message();
+  EXPECT_THAT(outline.error().message(), HasSubstr(path_));
+}
+
+// Every cut, and every byte set to ff. What is still read has the storage at its place, or has
+// bytes that the comparison with the verified file finds.
 TEST_F(FileOutlineTest, DamagedOutlinesAreRefusedOrHarmless) {
   const std::string file = archive_of("abc");
   for (std::size_t size = 0; size < file.size(); ++size)
@@ -91,7 +139,9 @@ TEST_F(FileOutlineTest, DamagedOutlinesAreRefusedOrHarmless) {
   for (std::size_t at = 0; at < file.size(); ++at) {
     std::string damaged = file;
     damaged[at] = '\xff';
-    (void)outline_of(damaged, damaged.size());
+    const Result<FileOutline> outline = outline_of(damaged, damaged.size());
+    if (!outline || !outline->agrees_with(0, file)) continue;
+    EXPECT_EQ(outline->position_of(outline->archive().storages.at("0")), file.find("abc")) << at;
   }
 }
 

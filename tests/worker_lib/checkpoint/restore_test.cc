@@ -12,11 +12,13 @@
 
 #include "base/concat.h"
 #include "ddprun/zero_optimizer.h"
+#include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
+#include "worker_lib/checkpoint/restore_targets.h"
 #include "worker_lib/checkpoint/shared_read.h"
 
 namespace ddprun {
@@ -136,6 +138,65 @@ TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
     EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, 2);
     EXPECT_TRUE(training.is(2));
   });
+}
+
+// Of so many ranks a piece is smaller than the bytes between two states of the digest.
+TEST_F(RestoreTest, NineRanksVerifyPiecesThatAreSmallerThanParts) {
+  save({1, 2}, 6);
+  flip_a_bit(file(2), fs::file_size(file(2)) / 2);
+  ThreadWorld(9).run([&](ProcessGroup& group) {
+    Wide training(6);
+    EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, 1);
+    EXPECT_TRUE(training.is(1));
+  });
+}
+
+TEST_F(RestoreTest, ShardsOfSeveralPartsAreReadByAllRanks) {
+  testing_support::in_a_world_of(2, [&](Context& context) {
+    CheckpointOptions sharded = options_;
+    sharded.sharded = true;
+    CheckpointManager manager(context, sharded);
+    for (const int step : {1, 2}) {
+      Wide training(12);
+      training.fill(step);
+      manager.save(step, training.state);
+    }
+  });
+  const CheckpointManifest manifest =
+      CheckpointDirectory(directory_.path()).read_manifest(2)->manifest;
+  ASSERT_EQ(manifest.files.size(), 2u);
+  for (const WrittenFile& shard : manifest.files) EXPECT_GT(shard.chain_bytes, 0u);
+  for (const int step : {2, 1}) {
+    ThreadWorld(3).run([&](ProcessGroup& group) {
+      Wide training(12);
+      EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(training.state).step, step);
+      EXPECT_TRUE(training.is(step));
+    });
+    const std::string shard = directory_ / manifest.files[1].name;
+    flip_a_bit(shard, fs::file_size(shard) / 2);
+  }
+}
+
+// An outline of other bytes than those that are verified: a storage would be at another place.
+TEST_F(RestoreTest, AFileThatChangesAfterItsOutlineWasReadIsDamaged) {
+  save({1}, 6);
+  const CheckpointDirectory directory(directory_.path());
+  const CheckpointManifest manifest = directory.read_manifest(1)->manifest;
+  const std::string other = directory_ / "other";
+  fs::copy_file(file(1), other);
+  std::ifstream in(other, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  flip_a_bit(other, bytes.find("archive/data/0") - 2);  // the length of the padding
+  for (const bool is_changed : {false, true})
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      std::vector<FileOutline> outlines;
+      const bool is_other = is_changed && group.rank() == 1;
+      outlines.push_back(*FileOutline::read(is_other ? other : file(1), bytes.size()));
+      const auto damage =
+          read_together(group, directory, manifest, outlines,
+                        std::vector<std::vector<Destination>>(1), std::chrono::minutes(1));
+      EXPECT_EQ(damage.has_value(), is_changed);
+    });
 }
 
 // As an earlier version wrote it.
@@ -271,6 +332,35 @@ TEST_F(RestoreTest, ACheckpointThatVanishesIsNotTheLast) {
     });
 }
 
+// The copy of rank 1 vanishes while the ranks read.
+TEST_F(RestoreTest, AFileThatIsGoneForOneRankLeadsAllToAnother) {
+  Interruption schedule;
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    for (const int step : {1, 2}) {
+      Wide training(6);
+      training.fill(step);
+      training.state.scheduler = &schedule;
+      manager.save(step, training.state);
+    }
+  });
+  const TemporaryDirectory other;
+  fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointOptions options = reading_;
+    Interruption own;
+    if (group.rank() == 1) {
+      options.directory = other.path();
+      own.then = [&] { fs::remove(other / "step-000000000002.pt"); };
+    }
+    Wide training(6);
+    training.state.scheduler = &own;
+    const Restored restored = CheckpointManager(group, 0, options).restore(training.state);
+    EXPECT_EQ(restored.step, 1);
+    EXPECT_TRUE(training.is(1));
+  });
+}
+
 // The bytes are not read for that: they are damaged.
 TEST_F(RestoreTest, AnotherModelIsRefusedWithoutReadingTheTensors) {
   save({1}, 2);
@@ -371,6 +461,41 @@ TEST_F(RestoreTest, AZeroOptimizerOfASubgroupGetsItsState) {
       EXPECT_TRUE((momentum.momentum_buffer() == 3).all().item<bool>());
     });
   });
+}
+
+// The states of an optimizer that the program does not give, and those of other ranks.
+TEST_F(RestoreTest, OnlyWhatATrainingTakesGetsMemory) {
+  constexpr std::uint64_t kTensor = 4 * kMiB, kSmall = 64 << 10;
+  const auto placed_bytes = [&](const TrainingState& state, int rank, int world_size) {
+    const CheckpointDirectory directory(directory_.path());
+    const CheckpointManifest manifest = directory.read_manifest(1)->manifest;
+    std::vector<FileOutline> outlines;
+    outlines.push_back(*FileOutline::read(file(1), manifest.files[0].bytes));
+    RestoreTargets targets(directory, manifest, outlines);
+    std::uint64_t bytes = 0;
+    bool is_straight = false;  // into the training's own tensor
+    const void* const weight = state.model->parameters()[0].const_data_ptr();
+    const auto destinations = targets.place(state, rank, world_size);
+    for (const Destination& one : destinations[0]) {
+      bytes += one.bytes;
+      is_straight = is_straight || one.memory == weight;
+    }
+    EXPECT_TRUE(is_straight);
+    return bytes;
+  };
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Wide training(4);
+    training.fill(group.rank() + 1);
+    training.state.ranks_differ = RanksDiffer::kAnywhere;
+    CheckpointManager(group, 0, options_).save(1, training.state);
+  });
+  Wide training(4);
+  for (const auto& [rank, world_size] : {std::pair{0, 2}, {1, 2}, {0, 1}, {2, 3}}) {
+    EXPECT_GE(placed_bytes(training.state, rank, world_size), 2 * kTensor);
+    EXPECT_LE(placed_bytes(training.state, rank, world_size), 2 * kTensor + kSmall);
+    EXPECT_LE(placed_bytes({.model = training.net.ptr().get()}, rank, world_size),
+              kTensor + kSmall);
+  }
 }
 
 // Each of two ranks has a model of 128 MiB and gets a momentum of 128 MiB. DDPRUN_RESTORE_MIB is

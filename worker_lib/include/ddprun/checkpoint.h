@@ -22,12 +22,13 @@
 // docs/concepts/checkpoints.md has the guarantees, docs/reference/file_formats.md the format.
 //
 // save(), maybe_save(), wait() and restore() are collective: every rank calls them at the same
-// point, like the collectives of a ProcessGroup. Rank 0 writes, in the background unless the
-// options say otherwise; the training stops only to copy the state in memory. With `sharded`
-// every rank writes a share. Every rank reads, so all ranks must see the directory.
+// point, like the collectives of a ProcessGroup. A small state is written by rank 0, a large one by
+// all ranks, each its share of the one file. With `sharded` each rank writes a file of its own.
+// This happens in the background unless the options say otherwise; the training stops only to copy
+// the share in memory. Every rank reads, so all ranks must see the directory.
 //
-// The thread that trains owns a manager. The group must outlive it. For background saves rank 0
-// holds a copy of the state. During restore() each rank needs 64 MiB beyond its tensors.
+// The thread that trains owns a manager. The group must outlive it. For background saves each rank
+// holds a copy of its share. During restore() each rank needs 64 MiB beyond its tensors.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -58,8 +59,8 @@ struct CheckpointOptions {
   // metric is ignored.
   int keep_best = 0;
   bool higher_is_better = false;  // metric: an accuracy rather than a loss
-  // save() returns when the state is copied, and a thread of rank 0 writes it. The next call of
-  // the manager throws if the write failed.
+  // save() returns when the state is copied, and a thread writes it. The next call of the manager
+  // throws if the write failed.
   bool asynchronous = true;
   // What a save does while the last one is still being written. False: it waits. True: it saves
   // nothing.
@@ -76,6 +77,12 @@ struct CheckpointOptions {
   // merge` makes one file of them. Must be the same on every rank. The constructor is then a
   // collective call, and the group must be a Context's.
   bool sharded = false;
+  // Without `sharded`: from this size of the model's parameters on, in bytes, all ranks write the
+  // one file together, each its share, if the group is a Context's. Each then needs memory and time
+  // for its share only. A smaller state is written by rank 0. 0: always together. Must be the same
+  // on every rank. Set it to a size that the model does not reach if the file system loses what
+  // several hosts write into one file, as those on top of object stores may.
+  std::int64_t write_together_from = std::int64_t{64} << 20;
   // Only restore() and best() are called. The directory may be read-only, and another run may
   // save into it.
   bool read_only = false;
@@ -207,8 +214,8 @@ class CheckpointManager {
   // ones are removed, except the last `keep_last` and the best `keep_best`. Those that restore()
   // skipped are removed, too.
   //
-  // asynchronous: returns when rank 0 has copied the state (of shards: when each rank has copied
-  // its share). Otherwise returns when the checkpoint is announced and on the disk.
+  // asynchronous: returns when each rank has copied its share of the state (of a small one: when
+  // rank 0 has copied it). Otherwise returns when the checkpoint is announced and on the disk.
   //
   // Returns false if nothing was saved because the last save is still being written
   // (skip_when_busy). Throws on every rank, with file and cause, if this checkpoint or the one

@@ -130,22 +130,30 @@ class Pickler {
 
 }  // namespace
 
-Result<void> write_state_archive(const StateArchive& archive,
-                                 const std::unordered_map<std::string, std::uint32_t>& crc_of,
-                                 const WriteBytes& write) {
-  Pickler pickler(archive.tree);
+Result<PickledTree> pickle_tree(const PickleTree& tree) {
+  Pickler pickler(tree);
   if (const std::string refused = pickler.run(); !refused.empty())
     return Error{.kind = ErrorKind::kUnsupported,
                  .doing = "write it as a file of torch.save",
                  .cause = refused + " is not supported"};
+  return PickledTree{pickler.text(), pickler.storages()};
+}
+
+std::string storage_record(std::size_t number) { return concat("archive/data/", number); }
+
+Result<void> write_state_archive(const StateArchive& archive,
+                                 const std::unordered_map<std::string, std::uint32_t>& crc_of,
+                                 const WriteBytes& write) {
+  const Result<PickledTree> pickled = pickle_tree(archive.tree);
+  if (!pickled) return pickled.error();
   ZipWriter zip(write);
-  zip.add("archive/data.pkl", pickler.text());
-  zip.add("archive/byteorder", "little");
-  zip.add("archive/version", "3\n");
+  zip.add(std::string(kPickleRecord), pickled->pickle);
+  zip.add(std::string(kByteOrderRecord), kByteOrder);
+  zip.add(std::string(kVersionRecord), kArchiveVersion);
   std::size_t number = 0;
-  for (const std::string& key : pickler.storages()) {
+  for (const std::string& key : pickled->storages) {
     const auto crc = crc_of.find(key);
-    zip.add(concat("archive/data/", number++), archive.storages.at(key),
+    zip.add(storage_record(number++), archive.storages.at(key),
             crc == crc_of.end() ? std::nullopt : std::optional(crc->second));
   }
   zip.finish();

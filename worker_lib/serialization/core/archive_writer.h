@@ -6,13 +6,32 @@
 // Pure; any thread.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "base/result.h"
 #include "worker_lib/serialization/core/state_archive.h"
 #include "worker_lib/serialization/core/zip_writer.h"
 
 namespace ddprun {
+
+// The pickle of a tree, and the keys of its storages. Storage i has the number i in the pickle.
+struct PickledTree {
+  std::string pickle;
+  std::vector<std::string> storages;
+};
+
+// Returns kUnsupported as write_state_archive().
+Result<PickledTree> pickle_tree(const PickleTree& tree);
+
+// The records of an archive.
+inline constexpr std::string_view kPickleRecord = "archive/data.pkl";
+inline constexpr std::string_view kByteOrderRecord = "archive/byteorder", kByteOrder = "little";
+inline constexpr std::string_view kVersionRecord = "archive/version", kArchiveVersion = "3\n";
+std::string storage_record(std::size_t number);
 
 // Writes the archive. Storages get new numbers in the order in which the tree has them. A
 // storage that two tensors share is written once. crc_of: CRCs of storages that are already

@@ -10,7 +10,6 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kRecordAlignment = 64;
 constexpr std::size_t kPieceBytes = 256 << 10;  // stays in a core's cache between CRC and copy
 constexpr std::size_t kExtraHeadBytes = 4;
 constexpr std::uint64_t kMax16 = 0xffff;
@@ -33,6 +32,14 @@ void add_facts(std::string& text, bool needs_zip64) {
   add32(text, 0);  // no time, so that the same state gives the same bytes
 }
 
+// Returns what follows a record's bytes.
+std::string trailer_of(std::uint64_t bytes, std::uint32_t crc) {
+  std::string trailer = "PK\7\10";
+  add32(trailer, crc);
+  for (int i = 0; i < 2; ++i) add_little_endian(trailer, bytes, is_large(bytes) ? 8 : 4);
+  return trailer;
+}
+
 }  // namespace
 
 void ZipWriter::put(std::string_view bytes) {
@@ -40,10 +47,10 @@ void ZipWriter::put(std::string_view bytes) {
   at_ += bytes.size();
 }
 
-void ZipWriter::add(const std::string& name, std::string_view bytes,
-                    std::optional<std::uint32_t> crc) {
+void ZipWriter::add_header(const std::string& name, std::uint64_t bytes, std::size_t alignment) {
   DDPRUN_ASSERT(name.size() <= kMax16, "a record's name is short");
-  Record record{.name = name, .at = at_, .bytes = bytes.size(), .crc = crc.value_or(0)};
+  DDPRUN_ASSERT(alignment <= kMax16 / 2, "the padding fits into the header");
+  const Record record{.name = name, .at = at_, .bytes = bytes};
   const bool large = is_large(record.bytes);
   std::string extra;
   if (large) {
@@ -54,7 +61,7 @@ void ZipWriter::add(const std::string& name, std::string_view bytes,
   }
   const std::uint64_t unpadded =
       at_ + kZipLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
-  const std::size_t padding = (kRecordAlignment - unpadded % kRecordAlignment) % kRecordAlignment;
+  const std::size_t padding = (alignment - unpadded % alignment) % alignment;
   extra += "FB";  // LibTorch's mark for padding
   add16(extra, padding);
   extra.append(padding, 'Z');
@@ -66,9 +73,15 @@ void ZipWriter::add(const std::string& name, std::string_view bytes,
   add32(header, 0);
   add16(header, name.size());
   add16(header, extra.size());
+  records_.push_back(record);
   put(header + name + extra);
+}
 
+void ZipWriter::add_bytes(std::string_view bytes, std::optional<std::uint32_t> crc) {
+  Record& record = records_.back();
+  DDPRUN_ASSERT(bytes.size() == record.bytes, "a record has the size of its header");
   if (crc) {
+    record.crc = *crc;
     put(bytes);
   } else {
     for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kPieceBytes))) {
@@ -78,11 +91,18 @@ void ZipWriter::add(const std::string& name, std::string_view bytes,
     }
   }
 
-  std::string trailer = "PK\7\10";
-  add32(trailer, record.crc);
-  for (int i = 0; i < 2; ++i) add_little_endian(trailer, record.bytes, large ? 8 : 4);
-  put(trailer);
-  records_.push_back(std::move(record));
+  put(trailer_of(record.bytes, record.crc));
+}
+
+void ZipWriter::leave_out() {
+  const Record& record = records_.back();
+  at_ += record.bytes + trailer_of(record.bytes, 0).size();
+}
+
+std::vector<std::uint32_t> ZipWriter::crcs() const {
+  std::vector<std::uint32_t> result;
+  for (const Record& record : records_) result.push_back(record.crc);
+  return result;
 }
 
 void ZipWriter::finish() {

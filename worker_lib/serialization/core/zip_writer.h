@@ -7,6 +7,9 @@
 //   zip.finish();
 //
 // Pure; one owner thread.
+//
+// If several writers write one archive, each one goes through all records, and leaves out the bytes
+// of the others' records. So all of them know where everything is.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +28,34 @@ using WriteBytes = std::function<void(const void* data, std::size_t bytes)>;
 
 class ZipWriter {
  public:
+  static constexpr std::size_t kRecordAlignment = 64;
+
   explicit ZipWriter(WriteBytes write) : write_(std::move(write)) {}
 
   // Writes a record. name: up to 65535 bytes, different from all other records' names. crc: of
   // the bytes, if it is known.
-  void add(const std::string& name, std::string_view bytes, std::optional<std::uint32_t> crc = {});
+  void add(const std::string& name, std::string_view bytes, std::optional<std::uint32_t> crc = {}) {
+    add_header(name, bytes.size());
+    add_bytes(bytes, crc);
+  }
   // Writes the bytes after the last record: the directory.
   void finish();
+
+  // The parts of add(): first the header. The bytes begin at a multiple of `alignment`, which is
+  // a multiple of kRecordAlignment, and up to 32 KiB.
+  void add_header(const std::string& name, std::uint64_t bytes,
+                  std::size_t alignment = kRecordAlignment);
+  // Then the bytes.
+  void add_bytes(std::string_view bytes, std::optional<std::uint32_t> crc = {});
+  // Or nothing, because another writer writes the bytes and their CRC.
+  void leave_out();
+
+  // Returns the position of the next byte, or of the piece that is being received.
+  std::uint64_t at() const { return at_; }
+  // The CRCs of the records; 0 if the bytes were left out.
+  std::vector<std::uint32_t> crcs() const;
+  // Sets the CRC of a record that was left out.
+  void set_crc(std::size_t record, std::uint32_t crc) { records_[record].crc = crc; }
 
  private:
   struct Record {

@@ -1,4 +1,4 @@
-#include "worker_lib/checkpoint/state_snapshot.h"
+#include "worker_lib/serialization/state_snapshot.h"
 
 #include "worker_lib/cpu_kernels/stream_copy.h"
 

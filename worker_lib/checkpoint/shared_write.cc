@@ -1,0 +1,309 @@
+#include "worker_lib/checkpoint/shared_write.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/concat.h"
+#include "base/file_calls.h"
+#include "base/random_id.h"
+#include "base/read_all.h"
+#include "worker_lib/checkpoint/core/file_plan.h"
+#include "worker_lib/checkpoint/gather.h"
+#include "worker_lib/checkpoint/manifest_text.h"
+#include "worker_lib/group/any_rank.h"
+#include "worker_lib/serialization/checkpoint_state.h"
+#include "worker_lib/serialization/file_digest.h"
+#include "worker_lib/serialization/file_stream.h"
+#include "worker_lib/util/background_task.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kSentBytes = 4 << 20;  // of a message to rank 0
+constexpr std::size_t kHeadBytes = 4096;     // of each part, that are read again
+
+json to_binary(const std::string& bytes) { return json::binary({bytes.begin(), bytes.end()}); }
+std::string from_binary(const json& value) {
+  const auto& bytes = value.get_binary();
+  return {bytes.begin(), bytes.end()};
+}
+
+class TogetherWriter {
+ public:
+  TogetherWriter(ProcessGroup& group, CheckpointDirectory& directory, const c10::IValue& shard,
+                 const SharedWrite& options)
+      : group_(group),
+        rank_(static_cast<std::size_t>(group.rank())),
+        directory_(directory),
+        shard_(shard),
+        options_(options) {}
+  ~TogetherWriter() {
+    writing_.join();
+    if (!temporary_.empty() && rank_ == 0) file_calls().unlink(temporary_.c_str());
+  }
+  TogetherWriter(const TogetherWriter&) = delete;
+  TogetherWriter& operator=(const TogetherWriter&) = delete;
+
+  WrittenFile run() {
+    make_plan();
+    const std::vector<json> sends = exchange([&]() -> json {
+      if (has_part()) open_part();
+      return has_part() && !stream_;
+    });
+    write_part();
+    digest_parts();
+    finish_part();
+    for (std::size_t rank = 0; rank < sends.size(); ++rank)
+      if (sends[rank].get<bool>()) send_part(rank);
+    const std::vector<json> heads = exchange([&]() -> json {
+      if (failure_) throw *failure_;
+      if (stream_ && stream_->failure()) throw to_dist_error(*stream_->failure());
+      return to_binary(head_);
+    });
+    (void)exchange([&]() -> json {
+      if (rank_ != 0) return nullptr;
+      expect_parts(heads);
+      value_or_throw(directory_.rename_data(temporary_, options_.name));
+      temporary_.clear();
+      return nullptr;
+    });
+    return written_;
+  }
+
+ private:
+  // Returns the results of all ranks, or throws the first failure on all of them. It is not
+  // on_every_rank(), which would hide a hang of the training that goes on meanwhile.
+  std::vector<json> exchange(const std::function<json()>& part) {
+    json own{{"failure", nullptr}, {"value", nullptr}};
+    try {
+      with_dist_errors(kSaving, [&] { own["value"] = part(); });
+    } catch (const DistError& failure) {
+      own["failure"] = to_json_report(failure);
+    }
+    std::vector<json> values;
+    for (json& one : group_.all_gather_object(own, options_.timeout)) {
+      throw_reported(one.at("failure"), values.empty() ? "" : concat("rank ", values.size(), ": "));
+      values.push_back(std::move(one.at("value")));
+    }
+    return values;
+  }
+
+  bool has_part() const { return plan_.parts[rank_].bytes() > 0; }
+  std::string_view storage(std::size_t number) const {
+    return bytes_of_storage(pickled_.tensors.at(number));
+  }
+
+  void make_plan() {
+    const std::vector<json> shards = exchange([&]() -> json {
+      pickled_ = pickle_of(shard_);
+      json own{{"pickle", to_binary(pickled_.pickle)}, {"temporary", nullptr}};
+      if (rank_ == 0) own["temporary"] = make_file();
+      return own;
+    });
+    (void)exchange([&]() -> json {
+      std::vector<std::string> pickles;
+      for (const json& one : shards) pickles.push_back(from_binary(one.at("pickle")));
+      plan_ = value_or_throw(plan_file(pickles));
+      const std::string name = shards[0].at("temporary");
+      temporary_ = directory_.path_of(name);
+      return nullptr;
+    });
+  }
+
+  // Makes the file on rank 0, and returns its temporary name.
+  std::string make_file() {
+    const std::string name = temporary_name(options_.name, random_hex(6));
+    const std::string path = directory_.path_of(name);
+    fd_ = UniqueFd(uninterrupted([&] {
+      return file_calls().open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }));
+    if (!fd_.valid()) throw to_dist_error(system_error("write " + path, errno));
+    temporary_ = path;
+    return name;
+  }
+
+  UniqueFd open_file() {
+    return UniqueFd(uninterrupted(
+        [&] { return file_calls().open(temporary_.c_str(), O_WRONLY | O_CLOEXEC, 0); }));
+  }
+
+  // The name is random. So a file of this name is rank 0's.
+  void open_part() {
+    if (rank_ != 0) fd_ = open_file();
+    if (fd_.valid()) open_stream(stream_, std::move(fd_), plan_.parts[rank_]);
+  }
+
+  void open_stream(std::optional<FileStream>& stream, UniqueFd fd, const FilePlan::Part& part) {
+    const bool is_placed =
+        fd.valid() && ::lseek(fd.get(), static_cast<off_t>(part.begin), SEEK_SET) >= 0;
+    const int sys_errno = is_placed ? 0 : errno;
+    stream.emplace(std::move(fd), temporary_);
+    if (!is_placed) stream->fail(sys_errno);
+  }
+
+  void write_part() {
+    if (!stream_) return;
+    part_.emplace(plan_, rank_,
+                  [this](const void* data, std::size_t bytes) { stream_->write(data, bytes); });
+    writing_.begin([this] {
+      try {
+        part_->write_records([this](std::size_t number) { return storage(number); });
+      } catch (...) {
+        stream_->fail(ENOMEM);
+      }
+    });
+  }
+
+  // Each rank continues the digest of the rank before, and passes it on.
+  void digest_parts() {
+    json link{{"failure", nullptr},
+              {"bytes", 0},
+              {"state", ""},
+              {"chain", ""},
+              {"crcs", std::vector<std::uint32_t>(plan_.records.size())}};
+    for (std::size_t rank = 0; rank < plan_.parts.size(); ++rank) {
+      if (plan_.parts[rank].bytes() == 0) continue;
+      if (rank == rank_ && link.at("failure").is_null()) try {
+          with_dist_errors(kSaving, [&] { digest_part(link); });
+        } catch (const DistError& failure) {
+          link["failure"] = to_json_report(failure);
+        }
+      link = group_.broadcast_object(link, static_cast<int>(rank), options_.timeout);
+    }
+    try {
+      throw_reported(link.at("failure"));
+      written_ = link.at("file").get<WrittenFile>();
+      crcs_ = link.at("crcs").get<std::vector<std::uint32_t>>();
+    } catch (const DistError& failure) {
+      failure_ = failure;
+    }
+  }
+
+  void digest_part(json& link) {
+    FileDigest digest(
+        {.bytes = link.at("bytes"), .state = link.at("state"), .chain = link.at("chain")});
+    PartWriter part(plan_, rank_, [&](const void* data, std::size_t bytes) {
+      const std::string_view piece(static_cast<const char*>(data), bytes);
+      head_ += piece.substr(0, kHeadBytes - std::min(kHeadBytes, head_.size()));
+      digest.add(piece);
+      options_.on_progress();
+    });
+    part.write_records([this](std::size_t number) { return storage(number); });
+    auto crcs = link.at("crcs").get<std::vector<std::uint32_t>>();
+    const std::vector<std::uint32_t> own = part.crcs();
+    for (std::size_t i = 0; i < crcs.size(); ++i)
+      if (plan_.records[i].rank == rank_) crcs[i] = own[i];
+    if (plan_.last == rank_) {
+      part.write_directory(crcs);
+      link["file"] = digest.finish(options_.name);
+    } else {
+      const FileDigest::State state = digest.state();
+      link["bytes"] = state.bytes;
+      link["state"] = state.state;
+      link["chain"] = state.chain;
+    }
+    link["crcs"] = std::move(crcs);
+  }
+
+  void finish_part() {
+    writing_.join();
+    if (!stream_) return;
+    if (plan_.last == rank_ && !failure_) part_->write_directory(crcs_);
+    stream_->finish();
+  }
+
+  // Sends the part of a rank to rank 0, which writes it. Collective.
+  void send_part(std::size_t rank) {
+    const FilePlan::Part& range = plan_.parts[rank];
+    std::optional<FileStream> sent;
+    if (rank_ == 0) open_stream(sent, open_file(), range);
+    std::uint64_t left = range.bytes();
+    const auto pass = [&](const std::string& bytes) {
+      const auto all = group_.gather_bytes(bytes, 0, options_.timeout);
+      if (sent) sent->write(all[rank].data(), all[rank].size());
+      left -= std::min<std::uint64_t>(left, kSentBytes);
+      options_.on_progress();
+    };
+    if (rank == rank_) {
+      std::string piece;
+      PartWriter part(plan_, rank_, [&](const void* data, std::size_t bytes) {
+        std::string_view rest(static_cast<const char*>(data), bytes);
+        while (!rest.empty()) {
+          const std::size_t taken = std::min(rest.size(), kSentBytes - piece.size());
+          piece += rest.substr(0, taken);
+          rest.remove_prefix(taken);
+          if (piece.size() == kSentBytes) pass(std::exchange(piece, {}));
+        }
+      });
+      part.write_records([this](std::size_t number) { return storage(number); });
+      if (plan_.last == rank_) part.write_directory(crcs_);
+      if (!piece.empty()) pass(piece);
+    } else {
+      while (left > 0) pass("");
+    }
+    if (!sent) return;
+    sent->finish();
+    if (sent->failure() && !failure_) failure_ = to_dist_error(*sent->failure());
+  }
+
+  // Some file systems lose what several hosts write into one file.
+  void expect_parts(const std::vector<json>& heads) const {
+    const UniqueFd fd(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat facts {};
+    if (!fd.valid() || ::fstat(fd.get(), &facts) != 0)
+      throw to_dist_error(system_error("read " + temporary_, errno));
+    bool is_whole = static_cast<std::uint64_t>(facts.st_size) == plan_.bytes();
+    for (std::size_t rank = 0; rank < heads.size() && is_whole; ++rank) {
+      const std::string head = from_binary(heads[rank]);
+      std::string found(head.size(), '\0');
+      const ssize_t count =
+          pread_all(fd.get(), found.data(), found.size(), plan_.parts[rank].begin);
+      if (count < 0) throw to_dist_error(system_error("read " + temporary_, errno));
+      is_whole = found == head;
+    }
+    if (!is_whole)
+      refuse(concat(kSaving, ": ", temporary_,
+                    ": the file system lost what a rank wrote into the file; set "
+                    "CheckpointOptions::write_together_from to a larger size, so that rank 0 "
+                    "writes alone"),
+             DistError::Kind::kSystem);
+  }
+
+  ProcessGroup& group_;
+  const std::size_t rank_;
+  CheckpointDirectory& directory_;
+  const c10::IValue& shard_;
+  const SharedWrite& options_;
+
+  Pickled pickled_;
+  FilePlan plan_;
+  std::string temporary_;  // the path, until the file is renamed
+  UniqueFd fd_;
+  std::optional<FileStream> stream_;  // of this rank's part, if it can open the file
+  std::optional<PartWriter> part_;    // that writes into the stream
+  std::vector<std::uint32_t> crcs_;   // of all records
+  std::string head_;                  // the first bytes of the part
+  WrittenFile written_;
+  std::optional<DistError> failure_;
+  BackgroundTask writing_{"ddprun-part"};
+};
+
+}  // namespace
+
+WrittenFile write_together(ProcessGroup& writers, CheckpointDirectory& directory,
+                           const c10::IValue& shard, const SharedWrite& options) {
+  return TogetherWriter(writers, directory, shard, options).run();
+}
+
+}  // namespace ddprun
