@@ -31,12 +31,11 @@ std::size_t count(const std::string& text, const std::string& part) {
 class ServiceRestart : public ServiceTest {
  protected:
   std::unique_ptr<ChildProcess> agent(const std::string& script, int nodes = 2, int restarts = 3,
-                                      const std::string& job = "job") const {
-    return start(
-        node(address_,
-             {"--nnodes=" + std::to_string(nodes), "--max-restarts=" + std::to_string(restarts),
-              "--rdzv-id=" + job, "--report-file=report.json"},
-             script));
+                                      const std::string& job = "job",
+                                      const Arguments& more = {}) const {
+    const Arguments options{"--nnodes=" + std::to_string(nodes),
+                            "--max-restarts=" + std::to_string(restarts), "--rdzv-id=" + job};
+    return start(node(address_, joined(options, more), script));
   }
   // Returns the script of a worker that prints its generation, and succeeds after let_go().
   static std::string waits_for_go() {
@@ -63,31 +62,6 @@ TEST_F(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
   }
 }
 
-// The second service knows nothing, and learns from the agents. Several services with one state are
-// tested elsewhere.
-TEST_F(ServiceRestart, ARunningJobMovesToAnotherServiceOfItsList) {
-  state_.clear();
-  start_service();
-  const HeldPort second_port;
-  const std::string first = address_;
-  address_ = first + "," + second_port.endpoint();
-  const auto one = agent(waits_for_go());
-  const auto two = agent(waits_for_go());
-  ASSERT_TRUE(one->wait_for_out("started 0")) << one->err();
-  ASSERT_TRUE(two->wait_for_out("started 0")) << two->err();
-  kill_service();
-  const auto second = start_rendezvous({"--listen=" + second_port.endpoint(), "--lease=60"});
-  ASSERT_TRUE(second->wait_for_err("took over generation 0")) << second->err() << one->err();
-  const auto status = start({"status", "job", "--rdzv-endpoint=" + address_});
-  EXPECT_EQ(status->wait(), 0) << status->err();
-  let_go();
-  EXPECT_EQ(one->wait(), 0) << one->err();
-  EXPECT_EQ(two->wait(), 0) << two->err();
-  for (const std::string& out : {one->out(), two->out()}) {
-    EXPECT_EQ(count(out, "started"), 1u) << "its worker was started once: " << out;
-  }
-}
-
 // The workers and the generation stay the same, and the used budget stays used.
 TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   give_directory_a_past();
@@ -95,7 +69,7 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   const TimePoint begun = BootClock::now();
   const std::string script = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; " + waits_for_go() +
                              "; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 4";
-  const auto one = agent(script, 2, 2);
+  const auto one = agent(script, 2, 2, "job", {"--report-file=report.json"});
   const auto two = agent(script, 2, 2);
   ASSERT_TRUE(one->wait_for_out("started 1")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 1")) << two->err();
