@@ -145,7 +145,9 @@ class Formats(frame.Test):
                    "complex64": torch.tensor([1 + 2j]), "half": torch.ones(3, dtype=torch.half),
                    "view": base[5:9], "same": base[5:9], "transposed": base.reshape(4, 6).t(),
                    "expanded": torch.tensor([1.5]).expand(3, 2), "last": base[-1],
-                   "float64": torch.rand(3, dtype=torch.float64)}
+                   "float64": torch.rand(3, dtype=torch.float64),
+                   "uint16": torch.tensor([1, 65535], dtype=torch.uint16),
+                   "float8": torch.ones(3).to(torch.float8_e4m3fn)}
         tree = {"text": "x", "nested": {"list": [torch.ones(2), {"a": torch.zeros(1)}], 7: 8},
                 **tensors}
         file = self.folder / "file.pt"
@@ -158,6 +160,9 @@ class Formats(frame.Test):
         self.out = self.folder / "dcp"
         self.export(file, "dcp")
         self.assert_same(self.load_dcp(self.out), tree)
+        self.imported("safetensors", self.folder / "out")
+        self.assert_same(checkpoint.load(self.folder / "new")["model"],
+                         safetensors.torch.load_file(self.folder / "out"))
         flip_a_bit(file, file.read_bytes().index(base.numpy().tobytes()) + 50)
         self.out = self.folder / "damaged"
         for form in ("safetensors", "dcp"):

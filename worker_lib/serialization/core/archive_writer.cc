@@ -94,31 +94,31 @@ class Pickler {
     text_ += 't';
   }
 
-  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks).
+  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks). A dtype without a
+  // class of storages needs v3, with untyped bytes and the dtype as the last argument.
   void tensor(const PickleTensor& tensor) {
     const auto storage_class =
         std::ranges::find(kStorageClasses, tensor.dtype.name, &StorageClass::dtype);
-    if (tensor.dtype.name.empty() || storage_class == kStorageClasses.end()) {
-      refused_ = concat("a tensor of dtype ", tensor.dtype.name);
-      return;
-    }
+    const bool has_class = storage_class != kStorageClasses.end();
     const auto [number, is_new] =
         number_of_.try_emplace(tensor.storage.key, std::to_string(storages_.size()));
     if (is_new) storages_.push_back(tensor.storage.key);
-    global("torch._utils _rebuild_tensor_v2");
+    global(has_class ? "torch._utils _rebuild_tensor_v2" : "torch._utils _rebuild_tensor_v3");
     text_ += "((";
     string("storage");
-    global(std::string(storage_class->name));
+    global(has_class ? std::string(storage_class->name) : "torch.storage UntypedStorage");
     string(number->second);
     string("cpu");
-    integer(tensor.storage.bytes / tensor.dtype.bytes);
+    integer(has_class ? tensor.storage.bytes / tensor.dtype.bytes : tensor.storage.bytes);
     text_ += "tQ";
     integer(tensor.offset);
     integers(tensor.sizes);
     integers(tensor.strides);
     text_ += tensor.requires_grad ? '\x88' : '\x89';
     global("collections OrderedDict");
-    text_ += ")RtR";
+    text_ += ")R";
+    if (!has_class) global(concat("torch ", tensor.dtype.name));
+    text_ += "tR";
   }
 
   const PickleTree& tree_;
