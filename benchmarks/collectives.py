@@ -385,7 +385,7 @@ def tuning(bench: Bench) -> None:
             {size_text(size): size for size in (64 * KIB, 128 * KIB, 256 * KIB)}, 2,
             [("all_reduce", size) for size in (8 * MIB, 16 * MIB, 25 * MIB, 100 * MIB)])
     for ranks in (4, 8):
-        compare("small reduce", "--small-reduce-bytes", {"shares": 0, "all fold all": 1 << 40},
+        compare("small reduce", "--small-reduce-bytes", {"shares": 0, "all reduce all": 1 << 40},
                 ranks,
                 [("all_reduce", size)
                  for size in (4, 4 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 256 * KIB)])

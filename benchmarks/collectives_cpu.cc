@@ -281,7 +281,7 @@ int benchmark(int argc, char** argv) {
   app.add_option("--spin-us", spin_us, "how long waits spin");
   app.add_option("--stage-bytes", plan.tuning.stage_bytes, "of a stage");
   app.add_option("--small-reduce-bytes", plan.tuning.small_reduce_bytes,
-                 "times ranks: all fold all");
+                 "times ranks: all reduce all");
   app.add_option("--direct-chunk-bytes", plan.tuning.direct_chunk_bytes,
                  "of long all_reduces of two ranks");
   app.add_option("--in-place-bytes", plan.tuning.in_place_bytes, "shared tensors: less is staged");

@@ -48,9 +48,9 @@ constexpr int kPipelined = 512;
 class Echo {
  public:
   explicit Echo(const Sizes& sizes) : sizes_(sizes) {
-    const Listener door = need(listen_tcp({.host = "127.0.0.1", .port = 0}));
-    if (fork() == 0) serve(door.socket.get());
-    const SocketAddress address = local_address_of(door.socket.get());
+    const Listener listener = need(listen_tcp({.host = "127.0.0.1", .port = 0}));
+    if (fork() == 0) serve(listener.socket.get());
+    const SocketAddress address = local_address_of(listener.socket.get());
     socket_ = UniqueFd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     must(socket_.valid(), "socket");
     must(connect(socket_.get(), address.get(), address.size) == 0, "connect");
@@ -63,9 +63,9 @@ class Echo {
   }
 
  private:
-  [[noreturn]] void serve(int door) {
+  [[noreturn]] void serve(int listener) {
     int socket = -1;
-    while (socket < 0) socket = accept(door, nullptr, nullptr);
+    while (socket < 0) socket = accept(listener, nullptr, nullptr);
     disable_nagle(socket);
     while (recv(socket, bytes_.data(), sizes_.request, MSG_WAITALL) > 0) {
       if (send(socket, bytes_.data(), sizes_.reply, MSG_NOSIGNAL) < 0) break;

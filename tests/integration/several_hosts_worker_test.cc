@@ -86,16 +86,16 @@ TEST_F(RanksWithoutAgents, ListenWithinThePortRangeOnly) {
     const auto sockets = cluster_->start(node, {"ss", "-Hltn"});
     ASSERT_EQ(sockets->wait(), 0) << sockets->err();
     std::istringstream lines(sockets->out());
-    int doors = 0;
+    int listeners = 0;
     for (std::string state, receive, send, local, rest;
          lines >> state >> receive >> send >> local;) {
       std::getline(lines, rest);
       const int port = std::stoi(local.substr(local.rfind(':') + 1));
       if (port == 29500) continue;  // the store's port
       EXPECT_TRUE(port >= 20000 && port <= 20009) << local;
-      ++doors;
+      ++listeners;
     }
-    EXPECT_EQ(doors, 2) << sockets->out();
+    EXPECT_EQ(listeners, 2) << sockets->out();
   }
 }
 

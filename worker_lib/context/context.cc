@@ -63,12 +63,12 @@ BackendChoice choose(const InitOptions& options, LocalRank local_rank, const Bac
   for (const BackendKind& kind : options.more_backends) {
     around.custom_backends.push_back(custom_backend(kind));
   }
-  BackendRequest wish{.device = {}, .backend = options.backend};
+  BackendRequest request{.device = {}, .backend = options.backend};
   if (options.device) {
-    wish.device = DeviceChoice{.type = type_name(options.device->type()), .index = {}};
-    if (options.device->has_index()) wish.device->index = options.device->index();
+    request.device = DeviceChoice{.type = type_name(options.device->type()), .index = {}};
+    if (options.device->has_index()) request.device->index = options.device->index();
   }
-  Result<BackendChoice> choice = choose_backends(wish, around);
+  Result<BackendChoice> choice = choose_backends(request, around);
   if (!choice) throw to_dist_error(choice.error().within("ddprun::init"));
   for (const BackendChoice::Server& one : choice->servers) {
     const torch::DeviceType type = torch::Device(one.device_type).type();

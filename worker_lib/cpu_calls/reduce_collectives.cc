@@ -114,15 +114,16 @@ void DirectReduce::copy_out(const Chunk& chunk) {
                    alignas(kCacheLineBytes) char block[kStreamBlockBytes];
                    for (std::size_t at = 0; at < bytes; at += step) {
                      const std::size_t now = std::min(step, bytes - at);
-                     fold(chunk, block_at + offset + at, input + at, now, streams ? block : output);
+                     reduce_chunk(chunk, block_at + offset + at, input + at, now,
+                                  streams ? block : output);
                      if (streams) stream_bytes(output + at, block, now);
                    }
                  });
 }
 
 // Reduces the ranks' stages at offset `from`, and `input` for this rank.
-void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes,
-                        char* out) {
+void DirectReduce::reduce_chunk(const Chunk& chunk, std::size_t from, const char* input,
+                                std::size_t bytes, char* out) {
   Sources sources(here_.local_count());
   for (int local = 0; local < here_.local_count(); ++local) {
     sources[local] = here_.stage(local, chunk.number) + from;

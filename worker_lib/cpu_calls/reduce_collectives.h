@@ -67,7 +67,8 @@ class DirectReduce final : public ChunkedCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  void fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes, char* out);
+  void reduce_chunk(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes,
+                    char* out);
 
   const ReduceJob& job_;
   std::size_t size_;  // bytes of an element

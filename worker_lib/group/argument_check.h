@@ -46,41 +46,43 @@ class ArgumentCheck {
 
   const char* call() const { return call_; }
 
-  // The tensor is defined, dense, contiguous, on a device of the group, and of a dtype that
-  // collectives support. All tensors of a call are on one device.
+  // Expects that the tensor is defined, dense, contiguous, on a device of the group, and of a dtype
+  // that collectives support. All tensors of a call are on one device.
   void tensor(const char* name, const torch::Tensor& tensor);
 
-  // One tensor per rank, each valid by itself and of the shape and dtype of `like`.
+  // Expects one tensor per rank, each valid by itself and of the shape and dtype of `like`.
   void one_per_rank(const char* name, TensorList list, const char* like_name,
                     const torch::Tensor& like);
 
-  // At least one tensor, each valid by itself.
+  // Expects at least one tensor, each valid by itself.
   void list(const char* name, TensorList list);
-  // The same, all of one dtype.
+  // Expects a list as in list(), all of one dtype.
   void list_of_one_dtype(const char* name, TensorList list);
-  // One tensor per rank, each valid by itself and of the dtype of like[0]; shapes may differ.
+  // Expects one tensor per rank, each valid by itself and of the dtype of like[0]; shapes may
+  // differ.
   void one_dtype_per_rank(const char* name, TensorList list, const char* like_name,
                           TensorList like);
   void same_dtype(const char* name, const torch::Tensor& tensor, const char* like_name,
                   const torch::Tensor& like) const;
-  // `whole` is valid by itself and holds a part like `part` for each rank, in any shape.
+  // Expects that `whole` is valid by itself and holds a part like `part` for each rank, in any
+  // shape.
   void parts_of_all(const std::string& name, const torch::Tensor& whole,
                     const std::string& part_name, const torch::Tensor& part);
-  // The same for each pair of two lists, which must be equally long.
+  // Expects the same of each pair of two lists, which must be equally long.
   void parts_of_each(const char* name, TensorList wholes, const char* part_name, TensorList parts);
   // Returns the length of each rank's share of the first dimension: the given lengths, else
   // equal ones.
   std::vector<std::int64_t> splits(const char* name, const std::vector<std::int64_t>& given,
                                    const char* tensor_name, const torch::Tensor& tensor) const;
 
-  // The list that only the root passes: as in one_per_rank there, empty elsewhere.
+  // Expects a list as in one_per_rank() on the root, and an empty one elsewhere.
   void roots_list(const char* name, TensorList list, const char* like_name,
                   const torch::Tensor& like, int root);
 
-  // Values that only the root passes, one per rank.
+  // Expects that only the root passes values, one per rank.
   void roots_values(const char* name, std::size_t given, int root) const;
 
-  // No two tensors that are written share memory.
+  // Expects that no two tensors that are written share memory.
   void written_apart(const char* name, TensorList list) const;
 
   // `tensor` shares no memory with the list, or is exactly list[own rank].

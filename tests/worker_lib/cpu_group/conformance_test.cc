@@ -21,7 +21,7 @@ constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 70'001};
 // The usual choices, and others that use the engine's rarer paths from the first byte on.
 enum class Choices { kUsual, kPastCaches, kFewJourneys, kSmallStages };
 
-TuningOverrides wish_of(Choices choices) {
+TuningOverrides tuning_of(Choices choices) {
   constexpr std::size_t kAlways = std::size_t{1} << 40;
   switch (choices) {
     case Choices::kUsual: return {};
@@ -34,7 +34,7 @@ TuningOverrides wish_of(Choices choices) {
 
 class CpuGroupConformance : public testing::TestWithParam<std::tuple<const char*, Choices>> {
  protected:
-  EngineWorld world_{std::get<0>(GetParam()), {.tuning = wish_of(std::get<1>(GetParam()))}};
+  EngineWorld world_{std::get<0>(GetParam()), {.tuning = tuning_of(std::get<1>(GetParam()))}};
   Rng rng_{42};
 
   std::vector<Bytes> random_inputs(ElementType type, std::size_t count) {

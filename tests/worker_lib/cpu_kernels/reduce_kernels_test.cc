@@ -29,8 +29,8 @@ std::vector<InstructionSet> sets_of_this_machine() {
   return sets;
 }
 
-Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, ReduceForm form,
-           InstructionSet set, std::size_t count, std::size_t out_size) {
+Bytes reduced(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, ReduceForm form,
+              InstructionSet set, std::size_t count, std::size_t out_size) {
   std::vector<const void*> pointers;
   for (const Bytes& source : sources) pointers.push_back(source.data());
   Bytes out(count * out_size);
@@ -61,7 +61,7 @@ TEST(ReduceKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
             inputs.push_back(random_elements(rng, type, count));
           const Bytes expected = reference_reduction(std::string(sources, 'a'), inputs, type, op);
           for (const InstructionSet set : sets_of_this_machine()) {
-            ASSERT_EQ(fold(inputs, type, op, ReduceForm::kWhole, set, count, size_of(type)),
+            ASSERT_EQ(reduced(inputs, type, op, ReduceForm::kWhole, set, count, size_of(type)),
                       expected)
                 << to_text(type) << " " << to_text(op) << " of " << sources << " x " << count
                 << ", set " << static_cast<int>(set);
@@ -80,12 +80,12 @@ TEST(ReduceKernels, AFoldInTwoFormsIsTheFoldOfANodeAndThenOfNodes) {
     std::vector<Bytes> inputs;
     for (int i = 0; i < 5; ++i) inputs.push_back(random_elements(rng, type, count));
     for (const InstructionSet set : sets_of_this_machine()) {
-      const Bytes first = fold({inputs[0], inputs[1], inputs[2]}, type, ReduceOp::kSum,
-                               ReduceForm::kPartial, set, count, wide);
-      const Bytes second = fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, ReduceForm::kPartial,
-                                set, count, wide);
-      EXPECT_EQ(fold({first, second}, type, ReduceOp::kSum, ReduceForm::kFinish, set, count,
-                     size_of(type)),
+      const Bytes first = reduced({inputs[0], inputs[1], inputs[2]}, type, ReduceOp::kSum,
+                                  ReduceForm::kPartial, set, count, wide);
+      const Bytes second = reduced({inputs[3], inputs[4]}, type, ReduceOp::kSum,
+                                   ReduceForm::kPartial, set, count, wide);
+      EXPECT_EQ(reduced({first, second}, type, ReduceOp::kSum, ReduceForm::kFinish, set, count,
+                        size_of(type)),
                 reference_reduction("aaabb", inputs, type, ReduceOp::kSum));
     }
   }
@@ -145,11 +145,11 @@ TEST(ReduceKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
     }
     Bytes input(values.size() * 4);
     std::memcpy(input.data(), values.data(), input.size());
-    const Bytes baseline = fold({input}, type, ReduceOp::kSum, ReduceForm::kFinish,
-                                InstructionSet::kBaseline, values.size(), 2);
+    const Bytes baseline = reduced({input}, type, ReduceOp::kSum, ReduceForm::kFinish,
+                                   InstructionSet::kBaseline, values.size(), 2);
     for (const InstructionSet set : sets_of_this_machine()) {
-      EXPECT_TRUE(fold({input}, type, ReduceOp::kSum, ReduceForm::kFinish, set, values.size(), 2) ==
-                  baseline);
+      EXPECT_TRUE(reduced({input}, type, ReduceOp::kSum, ReduceForm::kFinish, set, values.size(),
+                          2) == baseline);
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
       std::uint16_t rounded = 0;
@@ -180,8 +180,8 @@ TEST(ReduceKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
   const std::size_t count = 5000;
   const std::vector<Bytes> inputs{random_elements(rng, ElementType::kF32, count),
                                   random_elements(rng, ElementType::kF32, count)};
-  const Bytes average = fold(inputs, ElementType::kF32, ReduceOp::kAvg, ReduceForm::kWhole,
-                             best_instruction_set(), count, 4);
+  const Bytes average = reduced(inputs, ElementType::kF32, ReduceOp::kAvg, ReduceForm::kWhole,
+                                best_instruction_set(), count, 4);
   for (std::size_t i = 0; i < count; ++i) {
     float a, b, got;
     std::memcpy(&a, inputs[0].data() + 4 * i, 4);
@@ -226,7 +226,7 @@ TEST(ReduceKernels, TheThreadsOwnArithmeticShowsInNoBit) {
       }
       for (const InstructionSet set : sets_of_this_machine()) {
         const auto result = [&] {
-          return fold(inputs, type, op, ReduceForm::kWhole, set, 1100, size_of(type));
+          return reduced(inputs, type, op, ReduceForm::kWhole, set, 1100, size_of(type));
         };
         const Bytes expected = result();
         const OddArithmetic odd;

@@ -16,26 +16,26 @@ using testing_support::ThreadWorld;
 TEST(LateRequests, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
   std::atomic<bool> has_begun = false;
   ThreadWorld(2).run([&](ProcessGroup& group) {
-    LateRequests wishes(group);
-    EXPECT_THAT(wishes.last({true, true}), ElementsAre(false, false)) << "nothing was sent yet";
+    LateRequests requests(group);
+    EXPECT_THAT(requests.last({true, true}), ElementsAre(false, false)) << "nothing was sent yet";
     if (group.rank() == 0) {
-      wishes.begin({true, false});
+      requests.begin({true, false});
       has_begun = true;
     } else {
       EXPECT_TRUE(testing_support::eventually([&] { return has_begun.load(); }));
-      wishes.begin({false, false});
+      requests.begin({false, false});
     }
-    EXPECT_THAT(wishes.last({false, true}), ElementsAre(true, false));
-    EXPECT_THAT(wishes.last({true, true}), ElementsAre(false, false)) << "each is said once";
-    wishes.begin({false, true});  // the requests of the last step are never read
+    EXPECT_THAT(requests.last({false, true}), ElementsAre(true, false));
+    EXPECT_THAT(requests.last({true, true}), ElementsAre(false, false)) << "each is said once";
+    requests.begin({false, true});  // the requests of the last step are never read
   });
 }
 
 TEST(LateRequests, OfAWorldOfOneAreKnownAtOnce) {
   ThreadWorld(1).run([](ProcessGroup& group) {
-    LateRequests wishes(group);
-    wishes.begin({false, false});
-    EXPECT_THAT(wishes.last({true, false}), ElementsAre(true, false));
+    LateRequests requests(group);
+    requests.begin({false, false});
+    EXPECT_THAT(requests.last({true, false}), ElementsAre(true, false));
   });
 }
 

@@ -116,15 +116,15 @@ TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
                                         std::vector<torch::DeviceType>{torch::kPrivateUse1}),
                        device, kPatience);
     ASSERT_FALSE(group.takes(torch::kCPU));
-    LateRequests wishes(group);
+    LateRequests requests(group);
     QueueDevice::close_stream();  // begin() does not wait for the stream
-    wishes.begin({rank == 0, false});
+    requests.begin({rank == 0, false});
     QueueDevice::open_stream();
-    EXPECT_THAT(wishes.last({false, false}), ElementsAre(true, false));
-    wishes.begin({false, rank == 1});
+    EXPECT_THAT(requests.last({false, false}), ElementsAre(true, false));
+    requests.begin({false, rank == 1});
     group.barrier();              // now the requests have been exchanged
     QueueDevice::close_stream();  // last() does not wait for it, either
-    EXPECT_THAT(wishes.last({false, false}), ElementsAre(false, true));
+    EXPECT_THAT(requests.last({false, false}), ElementsAre(false, true));
     QueueDevice::open_stream();
     QueueDevice::drain();
   });

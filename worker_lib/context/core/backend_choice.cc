@@ -82,37 +82,37 @@ Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
 }
 
 // Returns the backends that the program asks for, or the default ones.
-Result<std::vector<BackendChoice::Server>> wanted(const BackendRequest& wish,
+Result<std::vector<BackendChoice::Server>> wanted(const BackendRequest& request,
                                                   const BackendEnvironment& around) {
-  if (!wish.backend) {
+  if (!request.backend) {
     std::vector<BackendChoice::Server> servers{{"cpu", "cpu"}};
     // Without nccl, a GPU's tensors are copied through the host.
     const bool on_gpu =
-        wish.device ? wish.device->type == "cuda" : around.has_nccl && around.gpus > 0;
+        request.device ? request.device->type == "cuda" : around.has_nccl && around.gpus > 0;
     if (on_gpu) servers.push_back({"cuda", around.has_nccl ? "nccl" : "cpu"});
     return servers;
   }
-  if (wish.backend->find_first_of(":,") != std::string::npos) {
-    return read_list(*wish.backend, around);
+  if (request.backend->find_first_of(":,") != std::string::npos) {
+    return read_list(*request.backend, around);
   }
-  const Result<void> found = find_backend(*wish.backend, around);
+  const Result<void> found = find_backend(*request.backend, around);
   if (!found) return found.error();
   std::vector<BackendChoice::Server> servers;
-  for (const std::string& type : types_for(*wish.backend, around)) {
-    servers.push_back({type, *wish.backend});
+  for (const std::string& type : types_for(*request.backend, around)) {
+    servers.push_back({type, *request.backend});
   }
-  if (*wish.backend != "cpu") return servers;
+  if (*request.backend != "cpu") return servers;
   std::string other = around.gpus > 0 ? "cuda" : "";
-  if (wish.device && wish.device->type != "cpu") other = wish.device->type;
-  if (!other.empty()) servers.push_back({other, *wish.backend});
+  if (request.device && request.device->type != "cpu") other = request.device->type;
+  if (!other.empty()) servers.push_back({other, *request.backend});
   return servers;
 }
 
 // Returns the device type of a rank that names none: a GPU before the CPU, unless the only named
 // backend is cpu.
-std::string default_type(const BackendRequest& wish,
+std::string default_type(const BackendRequest& request,
                          const std::vector<BackendChoice::Server>& servers) {
-  if (wish.backend != "cpu" && has_type(servers, "cuda")) return "cuda";
+  if (request.backend != "cpu" && has_type(servers, "cuda")) return "cuda";
   return has_type(servers, "cpu") ? "cpu" : servers.front().device_type;
 }
 
@@ -134,19 +134,19 @@ const std::string& BackendChoice::main_backend() const {
   return found->backend;
 }
 
-Result<BackendChoice> choose_backends(const BackendRequest& wish,
+Result<BackendChoice> choose_backends(const BackendRequest& request,
                                       const BackendEnvironment& surroundings) {
-  Result<std::vector<BackendChoice::Server>> servers = wanted(wish, surroundings);
+  Result<std::vector<BackendChoice::Server>> servers = wanted(request, surroundings);
   if (!servers) return servers.error();
-  BackendChoice choice{.device = wish.device.value_or(
-                           DeviceChoice{.type = default_type(wish, *servers), .index = {}}),
+  BackendChoice choice{.device = request.device.value_or(
+                           DeviceChoice{.type = default_type(request, *servers), .index = {}}),
                        .servers = std::move(*servers)};
   const std::string& type = choice.device.type;
   if (!has_type(choice.servers, type)) {
-    if (wish.backend) {
+    if (request.backend) {
       std::vector<std::string> types;
       for (const BackendChoice::Server& one : choice.servers) types.push_back(one.device_type);
-      return invalid_argument("backend " + *wish.backend + " is for device " +
+      return invalid_argument("backend " + *request.backend + " is for device " +
                               joined_with_and(types) + ", not " + type);
     }
     return invalid_argument("device " + type + " is not known here; there are cpu and cuda");

@@ -58,7 +58,7 @@ struct BackendChoice {
 };
 
 // Chooses. The messages of kInvalidArgument and kUnsupported name valid choices.
-Result<BackendChoice> choose_backends(const BackendRequest& wish,
+Result<BackendChoice> choose_backends(const BackendRequest& request,
                                       const BackendEnvironment& surroundings);
 
 }  // namespace ddprun

@@ -63,22 +63,22 @@ class Backend {
   virtual Work all_reduce(TensorList tensors, Reduction how, CallOptions call) = 0;
   virtual Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) = 0;
   virtual Work broadcast(TensorList tensors, int root, CallOptions call) = 0;
-  // outputs: for each rank as many tensors as `inputs`.
+  // Copies the inputs of all ranks to all. outputs: for each rank as many tensors as `inputs`.
   virtual Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) = 0;
-  // inputs: for each rank as many tensors as `outputs`.
+  // Reduces each rank's share to it. inputs: for each rank as many tensors as `outputs`.
   virtual Work reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
                               CallOptions call) = 0;
-  // outputs: one tensor for each rank on the root, none elsewhere.
+  // Copies all inputs to the root. outputs: one tensor for each rank on the root, none elsewhere.
   virtual Work gather(TensorList outputs, const torch::Tensor& input, int root,
                       CallOptions call) = 0;
   virtual Work scatter(const torch::Tensor& output, TensorList inputs, int root,
                        CallOptions call) = 0;
-  // Both lists have one tensor for each rank. Each pair of ranks may have its own size. Sizes
-  // may disagree between ranks; that is a failure.
+  // Sends inputs[r] to rank r. Both lists have one tensor for each rank. Each pair of ranks may
+  // have its own size. Sizes may disagree between ranks; that is a failure.
   virtual Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) = 0;
   virtual Work barrier(CallOptions call) = 0;
-  // A barrier that blocks the host. When its time is up, it fails on the ranks that have come,
-  // and names all that have not.
+  // Blocks the host until all ranks have come. When its time is up, it fails on the ranks that
+  // have come, and names all that have not.
   virtual Work monitored_barrier(CallOptions call) = 0;
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
   // source: kAnySource accepts any rank; the Work says which one sent.

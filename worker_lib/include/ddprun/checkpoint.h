@@ -196,7 +196,7 @@ class CheckpointManager {
   // written, or the fetch_command fails. Throws kStopped if another job has taken it from an
   // earlier generation of this job.
   CheckpointManager(Context& context, const CheckpointOptions& options);
-  // For a group without a Context.
+  // Does the same for a group without a Context.
   // announce: the thread that wrote a checkpoint calls it on rank 0 when the checkpoint is
   // complete, with its step. Empty: no announcement.
   CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options,

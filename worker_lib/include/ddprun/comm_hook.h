@@ -169,8 +169,8 @@ class PostLocalSgd final : public CommHook {
 class PeriodicModelAverager {
  public:
   PeriodicModelAverager(std::int64_t period, std::int64_t warmup_steps = 0);
-  // Collective in the calls that average. The parameters must have one dtype. They then have the
-  // same bits on every rank. Throws what all_reduce_coalesced throws.
+  // Counts the call. A call that averages is a collective: the parameters must have one dtype, and
+  // have the same bits on every rank afterwards. Throws what all_reduce_coalesced throws.
   void average_parameters(const std::vector<torch::Tensor>& parameters, ProcessGroup& group);
 
   // Return and restore the number of calls, for CheckpointManager.

@@ -202,8 +202,8 @@ class DistributedDataParallel {
       "module by `auto net = std::make_shared<Net>();`, or by a holder that TORCH_MODULE makes");
 
  public:
-  // Collective. Compares over the ranks: name, shape, dtype, strides and requires_grad of every
-  // parameter, the buffers and the options. If they differ, throws kInvalidArgument on every
+  // Compares over the ranks (it is a collective): name, shape, dtype, strides and requires_grad of
+  // every parameter, the buffers and the options. If they differ, throws kInvalidArgument on every
   // rank, with the first difference and both versions. Then all parameters and buffers become
   // rank 0's. The parameters that require grad now are the synchronised ones. Throws
   // kInvalidArgument also if there is none, or if one is not on the group's device.

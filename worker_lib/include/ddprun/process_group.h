@@ -230,8 +230,9 @@ class ProcessGroup {
   // group is finished.
   Work all_to_all(const std::vector<torch::Tensor>& outputs,
                   const std::vector<torch::Tensor>& inputs, const CollectiveOptions& options = {});
-  // The same, with the shares one after the other along the first dimension: input_splits[r]
-  // rows go to rank r, and output_splits[r] rows come from it.
+  // Exchanges shares that stand one after the other along the first dimension: input_splits[r]
+  // rows go to rank r, and output_splits[r] rows come from it. Otherwise it does what all_to_all
+  // does.
   Work all_to_all_single(const torch::Tensor& output, const torch::Tensor& input,
                          const AllToAllSingleOptions& options = {});
 

@@ -65,7 +65,7 @@ class SpawnError : public DistError {
 
   int rank() const noexcept { return facts_->rank; }
   int pid() const noexcept { return facts_->pid; }
-  // Both are empty if the rank threw.
+  // Return how the process ended. Both are empty if the rank threw.
   std::optional<int> exit_code() const noexcept { return facts_->exit_code; }
   std::optional<int> signal() const noexcept { return facts_->signal; }
   // what() of the exception with all its lines, at most 8000 bytes; empty if the rank did not

@@ -14,14 +14,14 @@ const BackendEnvironment kNoGpu{.has_nccl = true};
 const BackendEnvironment kTwoGpus{.gpus = 2, .has_nccl = true, .local_rank = LocalRank(5)};
 const BackendEnvironment kTwoGpusWithoutNccl{.gpus = 2, .local_rank = LocalRank(5)};
 
-BackendChoice chosen(const BackendRequest& wish, const BackendEnvironment& around) {
-  const Result<BackendChoice> choice = choose_backends(wish, around);
+BackendChoice chosen(const BackendRequest& request, const BackendEnvironment& around) {
+  const Result<BackendChoice> choice = choose_backends(request, around);
   EXPECT_TRUE(choice) << choice.error().message();
   return choice ? *choice : BackendChoice();
 }
 
-std::string refusal(const BackendRequest& wish, const BackendEnvironment& around) {
-  const Result<BackendChoice> choice = choose_backends(wish, around);
+std::string refusal(const BackendRequest& request, const BackendEnvironment& around) {
+  const Result<BackendChoice> choice = choose_backends(request, around);
   return choice ? "not refused" : choice.error().message();
 }
 
