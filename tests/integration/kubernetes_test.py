@@ -387,8 +387,8 @@ def real_training(test):
 
 # The longest ones first.
 TESTS = [slow_image, lost_pod, elastic, without_service, host_network_of_trainjob, deleted_pod,
-         deleted_without_pre_stop, killed_pod_of_jobset, restarted_jobset, jobset, trainjob, killed_worker, host_network,
-         no_number_of_pods]
+         deleted_without_pre_stop, killed_pod_of_jobset, restarted_jobset, jobset, trainjob,
+         killed_worker, host_network, no_number_of_pods]
 # Only by name: it needs the worker library.
 MORE_TESTS = [real_training]
 

@@ -129,6 +129,28 @@ TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) 
   EXPECT_THAT(out, HasSubstr("[rank 0] dir ok"));
 }
 
+// The store of a job of one node. bash sends a PING and prints the answer.
+TEST_F(LauncherTest, TheStoreOfOneNodeServesTheProcessesOfItsUserOnly) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  auto job = start_shell({"--standalone"},
+                         "echo at $MASTER_ADDR/$MASTER_PORT end; until [ -e go ]; do sleep 0.02; "
+                         "done");
+  ASSERT_TRUE(job->wait_for_out(" end")) << job->err();
+  const std::size_t begin = job->out().find("at ") + 3;
+  const std::string at = job->out().substr(begin, job->out().find(" end") - begin);
+  for (const char* user : {"0", "65534"}) {
+    ChildProcess ping({"setpriv", std::string("--reuid=") + user, "--clear-groups", "bash", "-c",
+                       "exec 3<>/dev/tcp/" + at +
+                           " && printf '\\000\\316\\367\\205\\074\\015\\001\\002\\003\\004' >&3;"
+                           " timeout 20 head -c4 <&3 | od -An -tx1; echo done"});
+    EXPECT_EQ(ping.wait(), 0) << ping.err();
+    EXPECT_EQ(ping.out().find("01 02 03 04") != std::string::npos, user == std::string("0"))
+        << user << ": " << ping.out() << ping.err();
+  }
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
 TEST_F(LauncherTest, ThePortRangeHoldsForTheStoreAndIsToldToWorkers) {
   const Result<Listener> listener = listen_tcp("127.0.0.1", PortRange{20000, 29000});
   ASSERT_TRUE(listener);
