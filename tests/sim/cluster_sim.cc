@@ -35,6 +35,8 @@ struct ClusterSim::Connection {
   std::size_t node = 0;
   std::uint64_t agent = 0;
   bool open = true;
+  ServiceTerm former_term = 0;  // of the former leader at its other end; 0: of the leader
+  bool is_of_former() const { return former_term != 0; }
   bool lingers = false;  // closed, but messages on their way to the service arrive late
   std::deque<AgentMessage> to_service;
   std::deque<ServiceMessage> to_agent;
@@ -98,6 +100,7 @@ ClusterSim::ClusterSim(std::uint64_t seed) : Simulation(seed) {
   crash_rate_ = rng_.chance(0.3) ? 0.0 : 0.3;
   if (is_large) crash_rate_ /= kManyAgents;
   keeps_state_ = rng_.chance(0.5);
+  has_terms_ = keeps_state_ && rng_.chance(0.5);
   is_embedded_ = !keeps_state_ && rng_.chance(0.5);
   if (is_embedded_) saw(Happening::kEmbeddedService);
   begin_service();
@@ -192,6 +195,11 @@ void ClusterSim::begin_service() {
     if (rng_.chance(0.2)) journal_ = journal_snapshot(reading->image);
   } else if (!is_first) {
     options.strangers_until = now_ + options.times.patience();
+  }
+  if (has_terms_ && !is_first && rng_.chance(0.5)) {
+    former_ = std::move(service_);
+    former_term_ = term() - 1;
+    former_until_ = now_ + between(5000, 60000);
   }
   service_ = std::make_unique<JobTable>(options, past, now_);
   if (keeps_state_) service_->note_durable(0);
@@ -763,8 +771,12 @@ void ClusterSim::connect(Agent& agent) {
   at(between(0, 30), [this, serial] {
     Agent* connecting = find(serial);
     if (!connecting || connecting->exited) return;
-    if (nodes_[connecting->node].cut()) return;  // the attempt hangs until the link ends it
-    if (!service_is_up_) {
+    const bool is_cut = nodes_[connecting->node].cut();
+    const bool is_of_former = former_ && now_ < former_until_ &&
+                              connecting->link.term() > former_term_ &&
+                              (is_cut || rng_.chance(0.2));
+    if (is_cut && !is_of_former) return;  // the attempt hangs until the link ends it
+    if (!service_is_up_ && !is_of_former) {
       take(*connecting,
            connecting->link.disconnected("Connection refused", now_, LinkFailure::kRefused));
       arm(*connecting);
@@ -774,6 +786,8 @@ void ClusterSim::connect(Agent& agent) {
     connection->id = AgentConnectionId(next_serial_++);
     connection->node = connecting->node;
     connection->agent = serial;
+    if (is_of_former) connection->former_term = former_term_;
+    if (is_of_former) saw(Happening::kFormerLeader);
     connections_[connection->id] = connection;
     connecting->connection = connection;
     take(*connecting, connecting->link.connected(now_));
@@ -797,13 +811,14 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
   // A cut cable carries no FIN. Then the service has only the lease. A slow cable delivers the
   // earlier messages and the FIN late, when the agent may have connected again.
   const int life = life_;
+  if (connection->is_of_former()) connection->to_service.clear();
   connection->lingers = !nodes_[connection->node].cut_up && why != "service killed" &&
                         !connection->to_service.empty() && rng_.chance(0.3);
   if (!connection->lingers) {
     for (std::size_t i = connection->to_service.size(); i > 0; --i) saw(Happening::kLostMessage);
     connection->to_service.clear();
   }
-  if (!nodes_[connection->node].cut_up) {
+  if (!connection->is_of_former() && !nodes_[connection->node].cut_up) {
     at(connection->lingers ? between(500, 3000) : between(0, 20), [this, connection, id, life] {
       if (life == life_ && service_is_up_ && !service_runs()) {
         return at(held_up_until_ - now_ + milliseconds(1), [this, id, life] {
@@ -850,7 +865,16 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
     busy = false;
     if (!connection->open) return;
     const Node& node = nodes_[connection->node];
-    if (to_service ? node.cut_up || !service_runs() : node.cut_down) {  // TCP retries
+    if (connection->is_of_former()) {
+      if (to_service && !connection->to_service.empty()) {
+        const AgentMessage message = std::move(connection->to_service.front());
+        connection->to_service.pop_front();
+        if (connection->former_term != former_term_) return;  // that one is gone
+        take_from_former(former_->receive({.connection = connection->id}, message, now_));
+        if (!connection->to_service.empty()) pump(connection, to_service);
+        return;
+      }
+    } else if (to_service ? node.cut_up || !service_runs() : node.cut_down) {  // TCP retries
       busy = true;
       at(milliseconds(200), [this, connection, to_service] {
         (to_service ? connection->pumping_service : connection->pumping_agent) = false;
@@ -920,9 +944,23 @@ void ClusterSim::take(ServiceOutput out) {
   }
 }
 
+// A former leader's decisions are never durable, so it tells none of them.
+void ClusterSim::take_from_former(ServiceOutput out) {
+  for (ServiceOutput::Send& send : out.sends) {
+    const bool is_decision = !std::holds_alternative<Welcome>(send.message) &&
+                             !std::holds_alternative<HeartbeatAck>(send.message);
+    const auto found = connections_.find(send.connection);
+    if (is_decision || found == connections_.end() || !found->second->is_of_former()) continue;
+    set_term(send.message, former_term_);
+    found->second->to_agent.push_back(std::move(send.message));
+    pump(found->second, false);
+  }
+}
+
 void ClusterSim::deliver(ServiceOutput::Send& send) {
   const auto found = connections_.find(send.connection);
   if (found == connections_.end() || !found->second->open) return;
+  set_term(send.message, term());
   found->second->to_agent.push_back(std::move(send.message));
   pump(found->second, false);
 }

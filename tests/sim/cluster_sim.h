@@ -14,6 +14,11 @@
 // - The service is stopped for a while, embedded in an agent or by itself.
 // - The service is killed and comes back. In one half of the seeds it knows nothing. In the
 //   other half it has its journal, whose last write may be torn.
+// - Another service takes the lead, with the same state and a larger term, in one half of the seeds
+//   with a journal. Sometimes the former leader goes on answering because its clock is wrong. Nodes
+//   that are cut off from the new leader may still reach it. It can write nothing. An agent that
+//   has not seen the new term would follow it; the simulation of leadership shows why it is not
+//   there.
 // - The disk of the service is slow or full.
 //
 // Jobs have a fixed size or are elastic. They have spares, every --on-join, and workers that
@@ -75,6 +80,7 @@ enum class Happening {
   kRestartAsked,
   kServiceRestart,
   kServiceHeldUp,
+  kFormerLeader,
   kEmbeddedService,
   kTornWrite,
   kSlowDisk,
@@ -86,7 +92,7 @@ enum class Happening {
   kTakeOver,
   kJobEndedWell,
 };
-inline constexpr EnumNames<Happening, 26> kHappenings{{
+inline constexpr EnumNames<Happening, 27> kHappenings{{
     {Happening::kWorkerCrash, "worker crashes"},
     {Happening::kStubbornWorker, "workers that ignore SIGTERM"},
     {Happening::kBrokenNode, "nodes where workers always crash"},
@@ -103,6 +109,7 @@ inline constexpr EnumNames<Happening, 26> kHappenings{{
     {Happening::kRestartAsked, "restarts that a user asked for"},
     {Happening::kServiceRestart, "services killed"},
     {Happening::kServiceHeldUp, "services stopped for a while"},
+    {Happening::kFormerLeader, "agents that reach a former leader"},
     {Happening::kEmbeddedService, "services inside an agent"},
     {Happening::kTornWrite, "torn writes"},
     {Happening::kSlowDisk, "slow writes"},
@@ -151,6 +158,8 @@ class ClusterSim : private Simulation {
   void end_write(int life);
   void fill_disk();
   void deliver(ServiceOutput::Send& send);
+  void take_from_former(ServiceOutput out);
+  ServiceTerm term() const { return has_terms_ ? life_ + 1 : 0; }
   bool has_ended() const;
   bool job_is_over();
   void dismiss_strangers();
@@ -199,11 +208,15 @@ class ClusterSim : private Simulation {
   std::uint64_t next_serial_ = 1;
   std::unique_ptr<JobTable> service_;
   bool service_is_up_ = false;
+  std::unique_ptr<JobTable> former_;  // of an earlier life, which still answers until former_until_
+  ServiceTerm former_term_ = 0;
+  TimePoint former_until_;
   bool is_embedded_ = false;  // what the service is told of itself
   TimePoint held_up_until_;   // until then the service's process is stopped
   bool over_ = false;         // the job has ended; a late stranger may begin another one
   std::optional<TimePoint> service_armed_;
   bool keeps_state_ = false;
+  bool has_terms_ = false;
   std::string journal_ = journal_snapshot({});  // what is durable on the disk
   std::string frame_;                           // the frame that is being written
   std::uint64_t frame_number_ = 0;              // the number of its last change
