@@ -155,7 +155,12 @@ struct WorkerPage {
   // 1: the program has reported that it reached its end. If the process fails afterwards, no
   // work is lost.
   std::atomic<std::uint32_t> finished;
-  std::array<std::uint32_t, 1007> spare{};
+  std::uint32_t unused = 0;
+  // The time and the number of the first report of a step. Time 0: no step was reported.
+  std::atomic<std::uint64_t> first_step_ns;
+  std::atomic<std::int64_t> first_step;
+  std::atomic<std::uint64_t> checkpoint_ns;  // for which the training waited for checkpoints
+  std::array<std::uint32_t, 1000> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};

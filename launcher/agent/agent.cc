@@ -73,6 +73,10 @@ std::string describe(const End& end) {
 }
 
 class Agent {
+  // Between the reports of node 0.
+  static constexpr Duration kFirstReport = std::chrono::seconds(1);
+  static constexpr Duration kLaterReports = std::chrono::seconds(30);
+
  public:
   Agent(const AgentConfig& config, Guards guards)
       : config_(config),
@@ -99,6 +103,7 @@ class Agent {
                      .max_restarts = config.options.max_restarts}),
         timer_(io_),
         save_timer_(io_),
+        report_timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
@@ -138,6 +143,7 @@ class Agent {
       output_drain_.hurry();
     }
     over_ = true;
+    const bool has_service = rendezvous_.server() != nullptr;
     time_limit_.close();
     report_.end(exit_code_, is_first_node());
     store_.close();
@@ -145,9 +151,13 @@ class Agent {
     let_go_of_workers();
     terminal_.close();
     workers_.finish_flight_file();
-    if (config_.options.requeue && exit_code_ == to_int(ExitCode::kSaved)) requeue();
+    const bool may_requeue = config_.options.requeue && exit_code_ == to_int(ExitCode::kSaved);
+    const bool goes_on = may_requeue && requeue();
     output_drain_.flush();
     if (console_.has_losses()) tell_losses();
+    if (!goes_on && runs_end_commands(has_service))
+      report_.run_end_commands(exit_code_, signals_.native_handle());
+    output_drain_.flush();
     return exit_code_;
   }
 
@@ -223,15 +233,16 @@ class Agent {
     });
   }
 
-  void requeue() {
-    if (config_.watched_job.empty()) return;
+  // Returns whether the job is in the queue again.
+  bool requeue() {
+    if (config_.watched_job.empty()) return false;
     output_drain_.flush();  // in a batch script, Slurm then ends this process
     const char* const count = std::getenv("SLURM_RESTART_COUNT");
-    requeue_in_slurm(config_.watched_job,
-                     {.most = *config_.options.requeue,
-                      .requeues = count ? parse_number<int>(count).value_or(0) : 0,
-                      .step = highest_step_},
-                     was_terminated_, log_);
+    return requeue_in_slurm(config_.watched_job,
+                            {.most = *config_.options.requeue,
+                             .requeues = count ? parse_number<int>(count).value_or(0) : 0,
+                             .step = highest_step_},
+                            was_terminated_, log_);
   }
 
   // --- the link to the rendezvous service --------------------------------------------------------
@@ -281,8 +292,25 @@ class Agent {
     AgentStatus status = supervisor_.status(BootClock::now());
     status.store_port = store_.port();
     status.step = workers_.highest_step();
+    status.times = workers_.times();
+    status.times.stopped = suspended_for_;
+    if (suspended_since_) status.times.stopped += BootClock::now() - *suspended_since_;
     if (status.step) highest_step_ = std::max(highest_step_.value_or(0), *status.step);
     return status;
+  }
+
+  // Node 0 reports its progress now and then, so that the service's pages and books are up to date.
+  // A job of this node alone never wakes its agent for that; see open_control().
+  void report_later() {
+    if (config_.rendezvous.is_local()) return;
+    report_timer_.expires_after(report_period_);
+    report_timer_.async_wait([this](error_code error) {
+      if (error || over_) return;
+      if (supervisor_.state() != Supervisor::State::kRunning || !is_first_node()) return;
+      rendezvous_.link().send(status());
+      report_period_ = std::min(report_period_ * 2, kLaterReports);
+      report_later();
+    });
   }
 
   // --- the supervisor's events and actions -------------------------------------------------------
@@ -308,6 +336,9 @@ class Agent {
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
     steps_ = {};
+    suspended_for_ = {};
+    report_period_ = kFirstReport;
+    report_later();
     hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
@@ -321,10 +352,13 @@ class Agent {
     workers_.signal_tree(signal.signal);
   }
   void act(const SuspendTree&) {
+    suspended_since_ = BootClock::now();
     hang_monitor_.pause();
     suspend_descendants();
   }
   void act(const ResumeTree&) {
+    if (suspended_since_) suspended_for_ += BootClock::now() - *suspended_since_;
+    suspended_since_.reset();
     resume_descendants();
     hang_monitor_.resume();
   }
@@ -388,6 +422,13 @@ class Agent {
     return !assignment || assignment->node_rank == NodeRank(0);
   }
 
+  // Returns whether --on-end and --on-failure are for this node, so that they run once for the job.
+  // has_service: this node ran the service. It speaks for a job that never had a generation.
+  bool runs_end_commands(bool has_service) const {
+    const std::optional<Assignment>& assignment = supervisor_.assignment();
+    return assignment ? assignment->node_rank == report_.first_node_left() : has_service;
+  }
+
   // Reports lost output. A job that did its work but lost output did not succeed.
   void tell_losses() {
     for (const std::string& text : console_.losses()) log_.warning(text);
@@ -441,6 +482,8 @@ class Agent {
                 },
             .ask_service =
                 [this](const UserRequest& asked) {
+                  const bool is_about_now = asked.what == UserRequest::What::kStatus;
+                  if (is_about_now && !over_) rendezvous_.link().send(status());
                   return !over_ && rendezvous_.link().send_now(asked);
                 },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
@@ -593,6 +636,8 @@ class Agent {
   Supervisor supervisor_;
   asio::steady_timer timer_;
   asio::steady_timer save_timer_;
+  asio::steady_timer report_timer_;
+  Duration report_period_{};
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
@@ -611,6 +656,8 @@ class Agent {
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
   StepRate steps_;
+  std::optional<TimePoint> suspended_since_;  // SIGTSTP stops the workers
+  Duration suspended_for_{};                  // before that, in this generation
   AgentTerminal terminal_;
   std::optional<TimePoint> generation_since_;
   std::optional<Leave> last_word_;

@@ -33,13 +33,21 @@ class JobReport {
   void lost_output() { lost_output_ = true; }
   // Writes the end of the job to the file.
   void end(int exit_code, bool is_first_node);
+  // Runs the commands of --on-end and --on-failure; see run_end_command(). Blocks.
+  void run_end_commands(int exit_code, int signals);
+  // Returns the first node that was not lost when the job ended.
+  NodeRank first_node_left() const;
 
  private:
+  void log_verdict(const Verdict& verdict, bool is_first_node);
+  JobOutcome outcome(int exit_code) const;
   void write(std::function<Result<void>()> body);
 
   Logger& log_;
   FileWork& files_;
   const std::string job_;
+  const std::string on_end_;
+  const std::string on_failure_;
   ReportFile file_;
   std::string last_trouble_;
   std::optional<Verdict> verdict_;

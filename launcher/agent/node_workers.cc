@@ -324,4 +324,8 @@ std::optional<std::int64_t> NodeWorkers::highest_step() const {
   return pages_ ? pages_->highest_step() : std::nullopt;
 }
 
+WorkTimes NodeWorkers::times() const {
+  return pages_ ? pages_->times(BootClock::now()) : WorkTimes();
+}
+
 }  // namespace ddprun

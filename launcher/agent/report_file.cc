@@ -64,7 +64,6 @@ bool ReportFile::is_anothers(bool rank_0_is_lost) const {
 }
 
 std::string ReportFile::text(const JobOutcome* outcome) const {
-  if (path_.empty()) return "";
   Json json{{"version", 1}, {"ddprun", kVersion}, {"job", job_id_}, {"host", host_}};
   json["state"] = outcome ? "ended" : "running";
   std::vector<Verdict> failed = failures_;
@@ -76,6 +75,7 @@ std::string ReportFile::text(const JobOutcome* outcome) const {
     if (const std::optional<Verdict>& verdict = outcome->verdict) {
       json["restarts_used"] = verdict->restarts_used;
       json["max_restarts"] = verdict->max_restarts;
+      if (verdict->times) json["times"] = times_json(*verdict->times);
       if (!verdict->success && verdict->cause == VerdictCause::kFailure) failed.push_back(*verdict);
     }
   }

@@ -36,6 +36,8 @@ class ReportFile {
   // Writes the whole file, for a job that runs or has ended. The error names the file.
   Result<void> write_running() const;
   Result<void> end(const JobOutcome& outcome) const;
+  // Returns what end() writes, also if there is no file.
+  std::string text_of_end(const JobOutcome& outcome) const { return text(&outcome); }
   // Writes this text, which the same job has written on another host.
   Result<void> write(const std::string& text) const;
 

@@ -35,11 +35,12 @@ std::optional<SlurmJob> job_in_slurm(const std::string& job) {
 
 }  // namespace
 
-void requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logger& log) {
+bool requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logger& log) {
   const std::optional<SlurmJob> found = job_in_slurm(job);
   if (found ? found->state != "RUNNING" : is_ending) {
-    return log.info(concat("Slurm job ", job, " is not requeued by ddprun: Slurm is ending it (",
-                           found ? found->state : "SIGTERM came", ")"));
+    log.info(concat("Slurm job ", job, " is not requeued by ddprun: Slurm is ending it (",
+                    found ? found->state : "SIGTERM came", ")"));
+    return false;
   }
   if (found) life.comment = found->comment;
   const RequeueDecision decision = decide_requeue(life);
@@ -48,18 +49,21 @@ void requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logg
               Deadline(kSlurmPatience));
   }
   if (!decision.why_not.empty()) {
-    return log.warning(concat("Slurm job ", job, " is not requeued: ", decision.why_not));
+    log.warning(concat("Slurm job ", job, " is not requeued: ", decision.why_not));
+    return false;
   }
   const CommandOutput done =
       output_of({"scontrol", "requeue", job}, Deadline(kRequeuePatience), Stderr::kRead);
   if (done.exit_code == 0) {
-    return log.info(concat("Slurm job ", job, " is requeued (", life.requeues + 1,
-                           " of --requeue=", life.most, ")"));
+    log.info(concat("Slurm job ", job, " is requeued (", life.requeues + 1,
+                    " of --requeue=", life.most, ")"));
+    return true;
   }
   const std::string_view cause = std::string_view(done.text).substr(0, done.text.find('\n'));
   log.error(concat("scontrol requeue ", job, ": ",
                    cause.empty() ? "no answer; the job may be in the queue" : cause,
                    "; the job was saved: start it again by hand"));
+  return cause.empty();
 }
 
 }  // namespace ddprun

@@ -10,7 +10,7 @@ namespace ddprun {
 // is ending already, or if decide_requeue() refuses; logs why. job: as Slurm's commands take it.
 // life: without the comment, which Slurm has. is_ending: whether Slurm may be ending the job;
 // counts if Slurm does not answer. Waits for Slurm for at most 80 s. Slurm then ends all that runs
-// in the job.
-void requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logger& log);
+// in the job. Returns whether the job is requeued, or may be.
+bool requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logger& log);
 
 }  // namespace ddprun

@@ -74,6 +74,9 @@ std::string job_text(const Json& job) {
   }
   all += "  restarts: " + digits(job, "restarts_used") + " of " + digits(job, "max_restarts") +
          " used\n";
+  if (const auto times = job.find("times"); times != job.end() && times->is_object()) {
+    all += "  " + text(*times, "what") + "\n";
+  }
   Rows nodes;
   for (const Json& node : list(job, "nodes")) {
     const bool has_place = node.contains("node_rank");

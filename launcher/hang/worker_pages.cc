@@ -45,4 +45,26 @@ std::optional<std::int64_t> WorkerPages::highest_step() const {
   return highest;
 }
 
+WorkTimes WorkerPages::times(TimePoint now) const {
+  WorkTimes times;
+  for (int i = 0; i < static_cast<int>(memory_.pages.count()); ++i) {
+    const WorkerPage& page = (*this)[i];
+    // Workers may write any number.
+    const auto within = [](std::uint64_t ns) {
+      return Duration(static_cast<Duration::rep>(
+          std::min<std::uint64_t>(ns, static_cast<std::uint64_t>(kLongestTimeout.count()))));
+    };
+    times.checkpoint =
+        std::max(times.checkpoint, within(page.checkpoint_ns.load(std::memory_order_relaxed)));
+    if (!page.last_step()) continue;
+    const std::uint64_t first_ns = page.first_step_ns.load(std::memory_order_relaxed);
+    if (first_ns == 0 || first_ns > to_page_time(now)) continue;
+    const Duration since = within(to_page_time(now) - first_ns);
+    if (times.first_step && since <= times.since_first) continue;
+    times.first_step = page.first_step.load(std::memory_order_relaxed);
+    times.since_first = since;
+  }
+  return times;
+}
+
 }  // namespace ddprun

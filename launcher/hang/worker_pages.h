@@ -14,6 +14,7 @@
 #include "base/worker_page.h"
 #include "base/worker_page_file.h"
 #include "launcher/hang/core/watch.h"
+#include "rendezvous/protocol/core/job_times.h"
 
 namespace ddprun {
 
@@ -37,6 +38,9 @@ class WorkerPages {
   bool has_finished(int worker) const;
   // Returns the highest step of all workers; nullopt: no worker has reported one.
   std::optional<std::int64_t> highest_step() const;
+  // Returns how the time of the workers divides: the first step of any worker, and the longest
+  // wait for checkpoints.
+  WorkTimes times(TimePoint now) const;
 
  private:
   explicit WorkerPages(PageFile memory) : memory_(std::move(memory)) {}

@@ -422,6 +422,13 @@ std::vector<OptionSpec> make_table() {
        "write the verdict of the job and of each failed generation as JSON "
        "(docs/reference/verdicts.md)",
        "--report-file=report.json", needed_into(&LaunchOptions::report_file)},
+      {"on-end", "COMMAND",
+       "run this line of shell once when the job is over, on its first node, for 30 s at most: the "
+       "report of --report-file is its stdin, DDPRUN_HEADLINE one line about the end",
+       "--on-end='mail -s \"$DDPRUN_HEADLINE\" me'", needed_into(&LaunchOptions::on_end)},
+      {"on-failure", "COMMAND",
+       "as --on-end, but only if the exit code of the job is neither 0 nor 75 (saved)",
+       "--on-failure='mail -s \"$DDPRUN_HEADLINE\" me'", needed_into(&LaunchOptions::on_failure)},
   };
   const std::vector<OptionSpec> general{
       {.name = "config",

@@ -11,6 +11,7 @@ import operator
 import os
 import struct
 import threading
+import time
 from typing import ContextManager, Optional
 
 from ddprun._environment import is_child
@@ -19,6 +20,7 @@ _MAGIC_AND_VERSION = (0x50524444, 2)
 _MAPPED_BYTES = 4096  # of a page, for the fields below
 # Indexes of 64-bit words in the page.
 _REPORTS, _STEP, _ACTIVITY, _LONG_WAITS = 1, 2, 3, 5
+_FIRST_STEP_NS, _FIRST_STEP = 9, 10
 _STEP_LIMIT = 1 << 63
 
 
@@ -93,6 +95,9 @@ def report_progress(step: int) -> None:
         _open()
     if _words is None or _signed_words is None:
         return
+    if _words[_FIRST_STEP_NS] == 0:
+        _signed_words[_FIRST_STEP] = number
+        _words[_FIRST_STEP_NS] = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     _signed_words[_STEP] = number
     _words[_REPORTS] += 1
 

@@ -119,6 +119,7 @@ std::string describe(const Membership& job, const Moment& now) {
   }
   json["since"] = calendar_text(now, job.known_since());
   json["since_ms_ago"] = to_ms(now.boot - job.known_since());
+  if (const std::optional<JobTimes> times = job.times(now.boot)) json["times"] = times_json(*times);
   if (const std::optional<Verdict>& verdict = job.verdict()) {
     json["verdict"] = {{"success", verdict->success},
                        {"exit_code", verdict->exit_code},

@@ -16,6 +16,24 @@ void fields(F& at, Of<F, Strikes>& strikes) {
   at.optional("step", strikes.step);
 }
 
+template <class F>
+void fields(F& at, Of<F, TrainedSteps>& steps) {
+  at.field("first", steps.first, kStep);
+  at.field("last", steps.last, kStep);
+  at.field("time_ms", steps.time);
+}
+
+// The times of the calendar are in milliseconds since 1970.
+template <class F>
+void fields(F& at, Of<F, BooksState>& books) {
+  at.field("booked", books.booked);
+  at.field("since_ms", books.since);
+  at.field("cause", books.cause, kTimeCauseWords);
+  at.field("in_generation", books.in_generation);
+  at.optional("left_ms", books.left);
+  at.optional("steps", !books.steps.empty(), books.steps, Most{TimeBooks::kSpansKept});
+}
+
 // All fields but the places. Optional: earlier versions did not write it, or it may have no value.
 template <class F>
 void fields(F& at, Of<F, JobRecord>& record) {
@@ -37,6 +55,7 @@ void fields(F& at, Of<F, JobRecord>& record) {
   at.optional("strikes", state.strikes != Strikes(), state.strikes);
   at.optional("missing", true, state.missing);
   at.optional("node_failures", true, state.node_failures);
+  at.optional("books", state.books);
 }
 
 namespace {
@@ -79,6 +98,10 @@ bool is_possible(const JobState& state) {
   if (state.generation < Generation(-1) || state.generation.value > kMaxGeneration) return false;
   for (const Place& place : state.places) {
     if (place.assignment.generation != state.generation) return false;
+  }
+  if (state.books) {
+    for (const TrainedSteps& steps : state.books->steps)
+      if (steps.last < steps.first) return false;
   }
   return state.restarts_used >= 0;
 }

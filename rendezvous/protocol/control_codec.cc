@@ -50,6 +50,14 @@ void fields(F& at, Of<F, WorkerSnapshot>& one) {
 }
 
 template <class F>
+void fields(F& at, Of<F, WorkTimes>& times) {
+  at.optional("first_step", times.first_step, kStep);
+  at.optional("since_first_ms", times.since_first > Duration(0), times.since_first);
+  at.optional("checkpoint_ms", times.checkpoint > Duration(0), times.checkpoint);
+  at.optional("stopped_ms", times.stopped > Duration(0), times.stopped);
+}
+
+template <class F>
 void fields(F& at, Of<F, AgentStatus>& status) {
   at.field("phase", status.phase, kAgentPhaseWords);
   at.field("generation", status.generation);
@@ -61,6 +69,7 @@ void fields(F& at, Of<F, AgentStatus>& status) {
   at.optional("asked_to_save", status.asked_to_save, status.asked_to_save);
   at.optional("left", !status.left.empty(), status.left);
   at.optional("step", status.step, kStep);
+  at.optional("times", status.times != WorkTimes(), status.times);
   at.optional("sightings", !status.snapshots.empty(), status.snapshots, Most{kSnapshotsTold});
 }
 

@@ -46,6 +46,11 @@ void read(const Json& json, const char* key, Duration& duration, Duration min) {
   duration = std::chrono::milliseconds(read_integer(json, key, {to_ms(min), to_ms(kMaxTime)}));
 }
 
+void read(const Json& json, const char* key, TimePoint& time) {
+  constexpr std::int64_t kMaxMs = 4 * to_ms(kMaxTime);  // the year 2096
+  time = TimePoint(std::chrono::milliseconds(read_integer(json, key, {0, kMaxMs})));
+}
+
 void read(const Json& json, const char* key, std::string& text, std::size_t max_bytes) {
   read(json, key, text);
   if (text.size() > max_bytes) {

@@ -61,6 +61,8 @@ void read(const nlohmann::json& json, const char* key, std::uint64_t& value);
 void read(const nlohmann::json& json, const char* key, Generation& generation);
 void read(const nlohmann::json& json, const char* key, Duration& duration,
           Duration min = Duration::zero());
+// Milliseconds since the epoch of the clock, which may be that of the calendar.
+void read(const nlohmann::json& json, const char* key, TimePoint& time);
 void read(const nlohmann::json& json, const char* key, std::string& text, std::size_t max_bytes);
 void read(const nlohmann::json& json, const char* key, std::string& name, Name how);
 void read(const nlohmann::json& json, const char* key, std::vector<std::string>& list,
@@ -161,6 +163,10 @@ class FieldWriter {
   template <class... How>
   static std::int64_t form_of(Duration duration, const How&...) {
     return to_ms(duration);
+  }
+  template <class... How>
+  static std::int64_t form_of(TimePoint time, const How&...) {
+    return to_ms(time.time_since_epoch());
   }
   template <class Enum, std::size_t N>
   static std::string_view form_of(Enum value, const EnumNames<Enum, N>& words) {

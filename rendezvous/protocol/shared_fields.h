@@ -80,6 +80,16 @@ void fields(F& at, Of<F, NodeSpec>& node) {
 }
 
 template <class F>
+void fields(F& at, Of<F, JobTimes>& times) {
+  for (const auto& [cause, word] : kTimeCauseWords)
+    at.optional((std::string(word) + "_ms").c_str(), true, times[cause]);
+  at.field("first_starting_ms", times.first_starting);
+  at.field("first_loading_ms", times.first_loading);
+  at.field("generations", times.generations, kCount);
+  at.field("has_steps", times.has_steps);
+}
+
+template <class F>
 void fields(F& at, Of<F, Verdict>& verdict) {
   at.field("success", verdict.success);
   at.field("exit_code", verdict.exit_code, kCode);
@@ -92,6 +102,7 @@ void fields(F& at, Of<F, Verdict>& verdict) {
   at.field("restarts_used", verdict.restarts_used, kCount);
   at.field("max_restarts", verdict.max_restarts, kCount);
   at.optional("seen", !verdict.seen.empty(), verdict.seen, Most{kMaxSeenLines, "lines"});
+  at.optional("times", verdict.times);
   if constexpr (F::kReads) {
     // Older versions write no cause, and a newer one may have a cause that is not known here.
     std::string cause;

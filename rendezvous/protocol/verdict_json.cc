@@ -77,4 +77,19 @@ OrderedJson verdict_json(const Verdict& failed) {
   return json;
 }
 
+OrderedJson times_json(const JobTimes& times) {
+  OrderedJson causes = OrderedJson::object();
+  std::int64_t wall_ms = 0;
+  for (const auto& [cause, word] : kTimeCauseWords) {
+    causes[std::string(word)] = to_ms(times[cause]);
+    wall_ms += to_ms(times[cause]);
+  }
+  return {{"what", goodput_text(times)},
+          {"goodput", times.goodput()},
+          {"wall_ms", wall_ms},
+          {"restarts", times.restarts()},
+          {"steps_reported", times.has_steps},
+          {"causes_ms", std::move(causes)}};
+}
+
 }  // namespace ddprun

@@ -14,4 +14,7 @@ namespace ddprun {
 // Returns the object. What workers wrote may be invalid UTF-8; it is not replaced here.
 nlohmann::ordered_json verdict_json(const Verdict& failed);
 
+// Returns where the time of a job went, for the same places. wall_ms is the sum of causes_ms.
+nlohmann::ordered_json times_json(const JobTimes& times);
+
 }  // namespace ddprun

@@ -1,5 +1,6 @@
 // ddp-rendezvous: the rendezvous service as a program of its own, for many jobs. A job then
 // survives the loss of any of its nodes.
+#include <chrono>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -191,7 +192,11 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     if (!opened) return std::move(opened).error();
     kept = std::move(*opened);
   }
-  ServiceOptions options{.times = given.times, .host = host_name(), .service_id = random_hex(8)};
+  ServiceOptions options{.times = given.times,
+                         .host = host_name(),
+                         .service_id = random_hex(8),
+                         .calendar = std::chrono::system_clock::now().time_since_epoch() -
+                                     BootClock::now().time_since_epoch()};
   // Without kept state, agents of an earlier service at this address may still come.
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {

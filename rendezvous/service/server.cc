@@ -516,7 +516,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (path == "/metrics") {
       return cached(metrics_, [this] {
         return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
-                        .body = body_of(metrics_page(table_, figures()))};
+                        .body = body_of(metrics_page(table_, figures(), BootClock::now()))};
       });
     }
     if (path == "/status.json") {

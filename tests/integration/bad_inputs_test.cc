@@ -524,6 +524,7 @@ ddprun --log-dir=data.txt true
 ddprun --report-file=nowhere/report.json true
 ddprun --report-file=folder true
 ddprun --report-file=/dev/null true
+ddprun --on-end= true
 )");
   }
 

@@ -219,5 +219,51 @@ TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
   EXPECT_THAT(stuck->err(), HasSubstr("after 2 of 9 restarts in generation 2"));
 }
 
+// Generation 0 is killed at step 20, generation 1 does ten steps again and hangs, generation 2
+// ends well.
+TEST_F(HangTest, TheReportSaysWhereTheTimeWent) {
+  const std::string script =
+      "import mmap, os, signal, struct, time\n"
+      "offset, path = os.environ['DDPRUN_WORKER_PAGE'].split('@', 1)\n"
+      "page = mmap.mmap(os.open(path, os.O_RDWR), 4096, offset=int(offset))\n"
+      "generation = int(os.environ['DDPRUN_GENERATION'])\n"
+      "first = 1 + 10 * generation\n"
+      "struct.pack_into('<Qq', page, 72, time.clock_gettime_ns(time.CLOCK_BOOTTIME), first)\n"
+      "for step in range(first, first + 20):\n"
+      "    struct.pack_into('<q', page, 16, step)\n"
+      "    struct.pack_into('<Q', page, 8, step - first + 1)\n"
+      "    time.sleep(0.01)\n"
+      "if generation == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+      "if generation == 1:\n"
+      "    time.sleep(0.1)\n"
+      "    struct.pack_into('<Q', page, 88, 100_000_000)\n"
+      "    print('hangs', flush=True)\n"
+      "    time.sleep(1000)\n";
+  directory_.write("train.py", script);
+  const Variables runtime{{"XDG_RUNTIME_DIR", directory_.path()}};
+  const TimePoint begun = BootClock::now();
+  auto job = start(
+      {"--max-restarts=2", "--hang-timeout=1", "--report-file=report.json", "train.py"}, runtime);
+  ASSERT_TRUE(job->wait_for_out("hangs")) << job->err();
+  auto status = start({"status"}, runtime);
+  EXPECT_EQ(status->wait(), 0) << status->err();
+  EXPECT_THAT(status->out(), HasSubstr("  goodput ")) << status->out();
+  EXPECT_THAT(status->out(), HasSubstr("restarts (1)")) << status->out();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), Not(HasSubstr("goodput"))) << "the job was too short for a line";
+
+  const json times = json::parse(read_file(directory_ / "report.json"))["times"];
+  const json& causes = times["causes_ms"];
+  EXPECT_EQ(times["restarts"], 2) << times;
+  EXPECT_EQ(times["steps_reported"], true);
+  EXPECT_EQ(causes["checkpoint"], 100) << times;
+  EXPECT_GE(causes["hang"], 900) << times;
+  EXPECT_GE(causes["lost_work"], 150) << "about two times ten steps of 10 ms: " << times;
+  EXPECT_GE(causes["training"], 350) << times;
+  for (const char* some : {"loading", "recovery"}) EXPECT_GT(causes[some], 0) << times;
+  EXPECT_EQ(causes["stopped"], 0) << times;
+  EXPECT_LE(times["wall_ms"], to_ms(BootClock::now() - begun)) << times;
+}
+
 }  // namespace
 }  // namespace ddprun::testing_support

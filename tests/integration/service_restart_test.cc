@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/rng.h"
@@ -30,11 +31,11 @@ std::size_t count(const std::string& text, const std::string& part) {
 class ServiceRestart : public ServiceTest {
  protected:
   std::unique_ptr<ChildProcess> agent(const std::string& script, int nodes = 2, int restarts = 3,
-                                      const std::string& job = "job") const {
-    return start(node(address_,
-                      {"--nnodes=" + std::to_string(nodes),
-                       "--max-restarts=" + std::to_string(restarts), "--rdzv-id=" + job},
-                      script));
+                                      const std::string& job = "job",
+                                      const Arguments& more = {}) const {
+    const Arguments options{"--nnodes=" + std::to_string(nodes),
+                            "--max-restarts=" + std::to_string(restarts), "--rdzv-id=" + job};
+    return start(node(address_, joined(options, more), script));
   }
   // Returns the script of a worker that prints its generation, and succeeds after let_go().
   static std::string waits_for_go() {
@@ -65,9 +66,10 @@ TEST_F(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
 TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   give_directory_a_past();
   start_service();
+  const TimePoint begun = BootClock::now();
   const std::string script = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; " + waits_for_go() +
                              "; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 4";
-  const auto one = agent(script, 2, 2);
+  const auto one = agent(script, 2, 2, "job", {"--report-file=report.json"});
   const auto two = agent(script, 2, 2);
   ASSERT_TRUE(one->wait_for_out("started 1")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 1")) << two->err();
@@ -75,10 +77,12 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   ASSERT_TRUE(one->wait_for_err("generation 1: starting")) << one->err();
   const std::string out_before = one->out();
   const std::string err_before = one->err();
+  const TimePoint killed = BootClock::now();
   kill_service();
   start_service();
   ASSERT_TRUE(service_->wait_for_err("took over generation 1, 1 of 2 restarts used"))
       << service_->err();
+  const TimePoint restarted = BootClock::now();
   EXPECT_THAT(service_->err(), Not(HasSubstr("lost")));
   EXPECT_EQ(one->out(), out_before);
   EXPECT_EQ(one->err(), err_before) << "not even its agent had anything to say";
@@ -91,6 +95,11 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
     EXPECT_EQ(count(out, "started 1"), 1u) << out;
     EXPECT_EQ(count(out, "started 2"), 1u) << out;
   }
+  const auto times = nlohmann::json::parse(read_file(directory_ / "report.json"))["times"];
+  const Duration wall = std::chrono::milliseconds(times["wall_ms"].get<std::int64_t>());
+  EXPECT_EQ(times["restarts"], 2) << "the books go on: " << times;
+  EXPECT_LE(wall, BootClock::now() - begun) << times;
+  EXPECT_GE(wall, restarted - killed) << "also over the time without a service: " << times;
 }
 
 // The service is killed at any moment, repeatedly, while the job fails until its budget is

@@ -295,6 +295,27 @@ TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "started"));
 }
 
+TEST_F(VerdictTest, TheCommandsForTheEndGetTheReportAndChangeNothing) {
+  auto job = start_shell({"--on-failure=echo failed > order; echo noise; exit 9",
+                          "--on-end=cat > end.json; echo \"$DDPRUN_HEADLINE\" >> order"},
+                         "exit 3");
+  EXPECT_EQ(job->wait(), 3) << job->err();
+  EXPECT_EQ(job->out(), "") << "stdout is the job's";
+  EXPECT_THAT(job->err(), HasSubstr("noise\n"));
+  EXPECT_THAT(job->err(), HasSubstr("ddprun: warning: --on-failure: it ended with exit code 9"));
+  EXPECT_THAT(read_file(directory_ / "order"),
+              testing::StartsWith("failed\njob 'none' failed with exit code 3: rank 0 "));
+  const json report = json::parse(read_file(directory_ / "end.json"));
+  EXPECT_EQ(report["exit_code"], 3);
+  EXPECT_EQ(report["times"]["restarts"], 0);
+
+  auto good =
+      start_shell({"--on-failure=touch never", "--on-end=echo \"$DDPRUN_HEADLINE\""}, "true");
+  EXPECT_EQ(good->wait(), 0) << good->err();
+  EXPECT_THAT(good->err(), HasSubstr("job 'none' succeeded: every worker ended with 0\n"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "never"));
+}
+
 // --- of several nodes ---
 
 class NodesVerdictTest : public ServiceTest {
@@ -306,7 +327,8 @@ class NodesVerdictTest : public ServiceTest {
     for (const char* rank : {"0", "1"}) {
       nodes_.push_back(start_shell(
           {"--nnodes=2", std::string("--node-rank=") + rank, "--rdzv-endpoint=" + address_,
-           std::string("--report-file=report") + rank + ".json"},
+           std::string("--report-file=report") + rank + ".json",
+           std::string("--on-end=echo node ") + rank + " >> told"},
           script));
     }
   }
@@ -323,6 +345,7 @@ TEST_F(NodesVerdictTest, EachNodesOwnFileTellsTheEnd) {
     EXPECT_EQ(report_of(node)["state"], "ended") << node;
     EXPECT_EQ(report_of(node)["failed_generations"][0]["first"][0]["rank"], 1) << node;
   }
+  EXPECT_EQ(read_file(directory_ / "told"), "node 0\n") << "--on-end runs once for the job";
 }
 
 TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFailure) {
@@ -343,6 +366,7 @@ TEST_F(NodesVerdictTest, TheLossOfTheFirstNodeIsReportedByTheOther) {
   kill_guards(tree_of(*nodes_[0]), {1});  // the keeper clears up
   EXPECT_EQ(nodes_[1]->wait(), 68) << nodes_[1]->err();
   EXPECT_EQ(report_of(1)["kind"], "lease_lost");
+  EXPECT_EQ(read_file(directory_ / "told"), "node 1\n");
   EXPECT_EQ(report_of(1)["failed_generations"][0]["first"][0]["node_rank"], 0);
   nodes_[0]->wait();
 }

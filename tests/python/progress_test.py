@@ -3,6 +3,7 @@ import json
 import os
 import struct
 import sys
+import time
 
 import frame
 
@@ -25,13 +26,21 @@ class Page(frame.Test):
             RANK="1", WORLD_SIZE="2",
             DDPRUN_WORKER_PAGE=f"{PAGE_BYTES}@/proc/{os.getpid()}/fd/{file}"))
         self.assertEqual(os.pread(file, PAGE_BYTES, 0), bytes(PAGE_BYTES), "of another worker")
-        return dict(zip(FIELDS, struct.unpack("<QqQQQ", os.pread(file, 40, PAGE_BYTES + 8))))
+        self.page = os.pread(file, 96, PAGE_BYTES)
+        return dict(zip(FIELDS, struct.unpack_from("<QqQQQ", self.page, 8)))
 
     def check(self, program: str, version: int = 2, **expected: int) -> None:
         self.assertEqual(self.written_by(program, version), dict.fromkeys(FIELDS, 0) | expected)
 
     def test_a_step_is_written_with_the_number_of_reports(self):
         self.check("for step in (7, 8, -3): ddprun.report_progress(step)", reports=3, step=-3)
+
+    def test_the_first_step_is_kept_with_its_time(self):
+        before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self.check("for step in (7, 8): ddprun.report_progress(step)", reports=2, step=8)
+        when, step = struct.unpack_from("<Qq", self.page, 72)
+        self.assertEqual(step, 7)
+        self.assertTrue(before < when < time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
     def test_activity_grows(self):
         self.check("for _ in range(5): ddprun.report_activity()", activity=5)

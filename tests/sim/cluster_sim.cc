@@ -133,6 +133,7 @@ SimResult ClusterSim::run() {
       break;
     }
     run();
+    check_times();
     if (has_ended()) dismiss_strangers();
     if (!exited_ || !job_is_over()) continue;
     exited_ = false;
@@ -621,7 +622,23 @@ void ClusterSim::close_store(Agent& agent) {
 AgentStatus ClusterSim::status_of(const Agent& agent) const {
   AgentStatus status = agent.supervisor.status(now_);
   status.store_port = agent.store_port;
+  if (status.phase != AgentPhase::kIdle)
+    status.times = {.first_step = status.generation.value, .since_first = seconds(1)};
   return status;
+}
+
+// Checks that the books of the job have a cause for each instant since its begin, also after
+// restarts of the service that keep its state. The journal has whole milliseconds.
+void ClusterSim::check_times() {
+  const Membership* job = service_->find(kJob);
+  if (!job || (life_ != books_life_ && !keeps_state_)) job_began_.reset();
+  books_life_ = life_;
+  if (!job || job->phase() == JobPhase::kEnded) return;
+  const Duration wall = job->times(now_)->wall();
+  if (!job_began_) job_began_ = now_ - wall;
+  const Duration off = wall - (now_ - *job_began_);
+  if (off > milliseconds(10) * life_ || off < -milliseconds(10) * life_)
+    violate("the books of the job are off by " + to_text(off));
 }
 
 // Checks a success verdict: all workers of that generation must have succeeded. Workers of older

@@ -169,6 +169,7 @@ class ClusterSim : private Simulation {
   void check_ranks(const Assignment& assignment, int slots);
   void check_reason(const Assignment& assignment);
   void check_success(const Verdict& verdict);
+  void check_times();
   Worker* find_worker(std::uint64_t agent_serial, int local_rank, Generation generation);
   void finish_later(std::uint64_t agent_serial, int local_rank, Generation generation,
                     Duration when);
@@ -227,6 +228,8 @@ class ClusterSim : private Simulation {
   std::map<Generation, int> announced_;  // checkpoints, by generation
   int broken_ = -1;                      // the node where workers always crash
   int life_ = 0;                         // of the service
+  int books_life_ = 0;                   // the life that check_times() saw last
+  std::optional<TimePoint> job_began_;   // by the books of the job
   bool exited_ = false;                  // an agent has exited since the last check
   std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<Generation, std::map<int, int>> ranks_;  // first rank -> end of the block

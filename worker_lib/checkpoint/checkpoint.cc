@@ -31,6 +31,19 @@ using nlohmann::json;
 
 constexpr const char* kWaiting = "wait until checkpoints are written";
 
+// CheckpointWait: the training waits for a checkpoint while this lives.
+class CheckpointWait {
+ public:
+  explicit CheckpointWait(ProcessGroup& group) : group_(group) {}
+  ~CheckpointWait() { group_.report_checkpoint(BootClock::now() - begun_); }
+  CheckpointWait(const CheckpointWait&) = delete;
+  CheckpointWait& operator=(const CheckpointWait&) = delete;
+
+ private:
+  ProcessGroup& group_;
+  const TimePoint begun_ = BootClock::now();
+};
+
 // Warns on rank 0 only, for warnings that are the same on all ranks.
 void warn(const ProcessGroup& group, const std::string& text) {
   if (group.rank() == 0) TORCH_WARN(text);
@@ -373,6 +386,7 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
   return with_dist_errors(kSaving, [&] {
     if (step < 0) refuse(concat(kSaving, ": step ", step, " is negative"));
     if (impl_->options.read_only) refuse(concat(kSaving, ": the option 'read_only' is on"));
+    const CheckpointWait waits(impl_->group);
     const GatheredState gathered = gather_for_save(impl_->group, state,
                                                    {.step = step,
                                                     .generation = impl_->generation,
@@ -431,7 +445,10 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
 }
 
 void CheckpointManager::wait() {
-  with_dist_errors(kWaiting, [&] { impl_->settle_everywhere(); });
+  with_dist_errors(kWaiting, [&] {
+    const CheckpointWait waits(impl_->group);
+    impl_->settle_everywhere();
+  });
 }
 
 std::string CheckpointManager::best() const {

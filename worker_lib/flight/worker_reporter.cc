@@ -54,12 +54,23 @@ PagePlace WorkerReporter::place() const {
 void WorkerReporter::report_step(std::int64_t step) {
   WorkerPage* const page = mapped();
   if (!page) return;
+  if (page->first_step_ns.load(std::memory_order_relaxed) == 0) {
+    page->first_step.store(step, std::memory_order_relaxed);
+    page->first_step_ns.store(to_page_time(BootClock::now()), std::memory_order_relaxed);
+  }
   page->step.store(step, std::memory_order_relaxed);
   page->reports.fetch_add(1, std::memory_order_release);
 }
 
 void WorkerReporter::report_activity() {
   if (WorkerPage* const page = mapped()) page->activity.fetch_add(1, std::memory_order_relaxed);
+}
+
+void WorkerReporter::report_checkpoint(Duration time) {
+  WorkerPage* const page = mapped();
+  if (page && time > Duration(0))
+    page->checkpoint_ns.fetch_add(static_cast<std::uint64_t>(time.count()),
+                                  std::memory_order_relaxed);
 }
 
 void WorkerReporter::report_finished(bool finished) {

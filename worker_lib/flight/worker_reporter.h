@@ -50,6 +50,8 @@ class WorkerReporter {
 
   void report_step(std::int64_t step);
   void report_activity();
+  // Reports that the training has waited that long for a checkpoint.
+  void report_checkpoint(Duration time);
   // Reports that the program has reached its end, because its Context was destroyed in good
   // order; false: it continues.
   void report_finished(bool finished);

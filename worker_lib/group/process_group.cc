@@ -662,6 +662,9 @@ LongWait::LongWait(ProcessGroup& group) : reporter_(group.reporter_) {
 LongWait::~LongWait() { reporter_->end_long_wait(); }
 
 void ProcessGroup::report_activity() { reporter_->report_activity(); }
+void ProcessGroup::report_checkpoint(std::chrono::nanoseconds waited) {
+  reporter_->report_checkpoint(waited);
+}
 
 void ProcessGroup::abort(const std::string& reason) {
   if (reporter_->is_of_this_process()) backend_->abort(reason);

@@ -176,6 +176,8 @@ struct LaunchOptions {
   std::set<LocalRank> shown_ranks;  // ranks whose output the console gets; empty: all
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
+  std::string on_end;       // a command; empty: none
+  std::string on_failure;   // likewise
   std::optional<Duration> grace;
   // As given. plan_rendezvous() checks that grace is not given, too.
   std::optional<Duration> shutdown_timeout;

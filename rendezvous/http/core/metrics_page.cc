@@ -104,7 +104,18 @@ void by_job(Page& page, const ListedJobs& jobs, std::string_view name, std::stri
   for (const auto& [label, job] : jobs) page.sample(label, std::to_string(value(*job)));
 }
 
-void add_jobs(Page& page, const JobTable& table) {
+void add_times(Page& page, const ListedJobs& jobs, TimePoint now) {
+  page.family("ddprun_job_time_seconds", Kind::kGauge, "Where the job's time went, by cause.");
+  for (const auto& [label, job] : jobs) {
+    const std::optional<JobTimes> times = job->times(now);
+    if (!times) continue;
+    const std::string_view job_only = std::string_view(label).substr(0, label.size() - 1);
+    for (const auto& [cause, word] : kTimeCauseWords)
+      page.sample(concat(job_only, ",cause=\"", word, "\"}"), in_seconds((*times)[cause]));
+  }
+}
+
+void add_jobs(Page& page, const JobTable& table, TimePoint now) {
   const std::vector<const Membership*> jobs = table.jobs();
   std::map<JobPhase, std::uint64_t> in_phase;
   std::uint64_t members = 0;
@@ -147,6 +158,7 @@ void add_jobs(Page& page, const JobTable& table) {
          [](const Membership& job) { return job.restarts_used(); });
   by_job(page, listed, "ddprun_job_restarts_allowed", "The job's restart budget.",
          [](const Membership& job) { return job.spec().max_restarts; });
+  add_times(page, listed, now);
   page.gauge("ddprun_jobs_not_listed", "Running jobs that have no series of their own here.",
              jobs.size() - in_phase[JobPhase::kEnded] - listed.size());
 }
@@ -222,11 +234,11 @@ void add_store(Page& page, const StoreCounters& store) {
 
 }  // namespace
 
-std::string metrics_page(const JobTable& jobs, const Figures& figures) {
+std::string metrics_page(const JobTable& jobs, const Figures& figures, TimePoint now) {
   Page page;
   page.family("ddprun_build_info", Kind::kGauge, "Always 1.");
   page.sample(label("version", kVersion), 1);
-  add_jobs(page, jobs);
+  add_jobs(page, jobs, now);
   add_connections(page, jobs, figures);
   add_lag(page, figures.service.lag);
   page.gauge("ddprun_state_writable",

@@ -37,6 +37,7 @@ struct Figures {
   bool state_writable = true;  // also true where no state is kept
 };
 
-std::string metrics_page(const JobTable& jobs, const Figures& figures);
+// now: the time up to which the times of jobs are counted.
+std::string metrics_page(const JobTable& jobs, const Figures& figures, TimePoint now);
 
 }  // namespace ddprun

@@ -71,6 +71,7 @@ void Membership::end_hang() {
   failed_ = look_ = true;
   for (const WorkerEnd& end : hung_ranks(snapshots())) take_down(end, now_ - end.age);
   note("workers hang: " + describe(ends_.front().end));
+  books_.hung(first_trouble());
   begin_forming("workers hang");
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/enum_names.h"
 #include "rendezvous/membership/core/restart_budget.h"
+#include "rendezvous/membership/core/time_books.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
@@ -45,7 +46,8 @@ struct JobState {
   std::vector<Place> places;       // by agent id; empty in kEnded
   std::vector<std::string> missing;  // hosts of the newest generation that are gone
   std::map<std::string, int>
-      node_failures;  // by host: how often its workers were the first to fail
+      node_failures;                     // by host: how often its workers were the first to fail
+  std::optional<BooksState> books = {};  // nullopt: an older version has written the state
 };
 
 struct JobRecord {

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/concat.h"
 #include "base/earlier.h"
+#include "base/exit_codes.h"
 
 namespace ddprun {
 namespace {
@@ -25,6 +26,11 @@ std::string ended_and_forgotten(const std::string& job) {
   return "its job '" + job + "' has ended and is forgotten";
 }
 
+void move_times(BooksState& books, Duration by) {
+  books.since += by;
+  if (books.left) *books.left += by;
+}
+
 }  // namespace
 
 Duration next_beat_in(Duration interval, TimePoint now) {
@@ -42,7 +48,9 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   if (!past.service_id.empty()) options_.service_id = past.service_id;
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
-    Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.times.lease, now)};
+    JobState state = kept.state;
+    if (state.books) move_times(*state.books, -options_.calendar);
+    Job job{kept.instance, kept.former_instance, Membership(state, options_.times.lease, now)};
     job.owner = kept.owner;
     job.recorded = job.mark();
     job.end_number = kept.end_number;
@@ -304,6 +312,9 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<Use
     membership.expect_past(*options_.strangers_until);
   }
   if (const auto ended = jobs_.find(id); ended != jobs_.end()) {
+    // It was asked to save and to be started again, as a requeue does.
+    if (ended->second.membership.verdict()->exit_code == to_int(ExitCode::kSaved))
+      membership.continue_books(ended->second.membership);
     note_over(ended->second.instance);
     jobs_.erase(ended);
   }
@@ -447,11 +458,13 @@ void JobTable::record(Job& job) {
   if (is_first) job.first_change = changes_;
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
+  JobState state = job.membership.state(now_);
+  move_times(*state.books, options_.calendar);
   out_.changes.push_back({changes_, JobChanged{{.instance = job.instance,
                                                 .former_instance = job.former_instance,
                                                 .end_number = job.end_number,
                                                 .owner = job.owner,
-                                                .state = job.membership.state(now_)}}});
+                                                .state = std::move(state)}}});
 }
 
 void JobTable::forward(const std::string& job_id, MembershipOutput&& from) {

@@ -61,6 +61,9 @@ struct ServiceOptions {
   // The owner of all jobs, whichever agent comes first. Set if one user runs the service privately.
   std::optional<UserId> owner;
   std::string service_id;  // random; prefix of every instance
+  // The calendar time at which BootClock was zero. Times in changes are those of the calendar, so
+  // that a service on another host, or after a reboot, can continue the books of jobs.
+  Duration calendar{};
   // Until then, agents may come that an earlier run of this service welcomed and that this one does
   // not know. New jobs wait for them that long. nullopt: there are no such agents.
   std::optional<TimePoint> strangers_until;

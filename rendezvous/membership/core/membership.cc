@@ -43,6 +43,7 @@ Membership::Membership(JobSpec spec, Duration lease, TimePoint now)
     : spec_(std::move(spec)),
       lease_(lease),
       budget_(spec_.max_restarts, spec_.restart_rules),
+      books_(now),
       forming_since_(now),
       known_since_(now) {}
 
@@ -52,6 +53,7 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now)
       phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
       generation_(state.generation),
       budget_(spec_.max_restarts, spec_.restart_rules),
+      books_(state.books ? TimeBooks(*state.books, now) : TimeBooks(now)),
       reason_(state.reason),
       forming_since_(now),
       known_since_(now),
@@ -112,7 +114,8 @@ JobState Membership::state(TimePoint now) const {
                  .ending = ending_,
                  .verdict = verdict_,
                  .missing = missing_,
-                 .node_failures = failures_.counts()};
+                 .node_failures = failures_.counts(),
+                 .books = books_.state()};
   if (phase_ == JobPhase::kEnded) return state;
   for (const DatedEnd& dated : ends_) state.ends.push_back(dated.as_of(now));
   keep_likeliest(state.ends);
@@ -302,6 +305,7 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
   member.last_heard = now_;
   if (!is_possible(status.generation)) return;
   const bool waited = is_available(member);
+  const bool is_first = member.status.generation != status.generation;
   member.status = status;
   recount(member);
   if (phase_ == JobPhase::kEnded) return;
@@ -312,6 +316,8 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
   // is the same: an earlier run of the service may have given it to other nodes.
   if (current && member.assignment) {
     // A finished node reports only ends of workers that crashed after their work was done.
+    if (is_first) books_.started(now_);
+    books_.report(status.times, status.step, now_);
     if (status.phase != AgentPhase::kFinished) collect(member);
     checkpoints_ = std::max(checkpoints_, status.checkpoints);
   } else if (!waited) {
@@ -376,6 +382,7 @@ void Membership::note_leaving(const Member& member, int signal) {
     ending_ = stopped_verdict(exit_code_of_signal(signal), what);
   }
   if (phase_ == JobPhase::kRunning) begin_forming(what);
+  if (ending_) books_.stop(now_);
 }
 
 // --- time ----------------------------------------------------------------------------------------
@@ -445,8 +452,16 @@ bool Membership::someone_may_join_now() const {
   });
 }
 
+// Returns when the first of the known ends happened, or now.
+TimePoint Membership::first_trouble() const {
+  TimePoint first = now_;
+  for (const DatedEnd& dated : ends_) first = std::min(first, dated.when);
+  return first;
+}
+
 void Membership::begin_forming(std::string reason) {
   phase_ = JobPhase::kForming;
+  books_.leave(ending_ ? TimeCause::kStopped : TimeCause::kRecovery, first_trouble(), now_);
   failure_.reset();
   reason_ = std::move(reason);
   forming_since_ = now_;
@@ -516,6 +531,7 @@ void Membership::advance() {
   const std::size_t here = tally_.available;
   if (!has_enough()) {
     last_call_.reset();
+    books_.wait(now_);
     if (generation_ >= Generation(0) && !told_to_wait_) {
       told_to_wait_ = true;
       for (const auto& member : members_) tell(member);
@@ -563,6 +579,7 @@ void Membership::form() {
   generation_ = Generation(generation_.value + 1);
   phase_ = JobPhase::kRunning;
   formed_at_ = now_;
+  books_.form(now_);
   pause_ = Duration(0);
   last_call_.reset();
   ends_.clear();
@@ -608,12 +625,23 @@ void Membership::end(Verdict verdict) {
   verdict.generation = generation_;
   verdict.restarts_used = budget_.used();
   verdict.max_restarts = spec_.max_restarts;
+  verdict.times = books_.as_of(now_);
+  books_.end(now_);
   phase_ = JobPhase::kEnded;
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
   note(named() + " ended: " + verdict_->headline);
   for (const auto& member : members_) tell(member);
+}
+
+std::optional<JobTimes> Membership::times(TimePoint now) const {
+  return verdict_ ? verdict_->times : books_.as_of(now);
+}
+
+void Membership::continue_books(const Membership& ended) {
+  books_ = ended.books_;
+  books_.begin_again();
 }
 
 // --- the log -------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@
 #include "rendezvous/membership/core/job_state.h"
 #include "rendezvous/membership/core/node_failures.h"
 #include "rendezvous/membership/core/restart_budget.h"
+#include "rendezvous/membership/core/time_books.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
@@ -232,6 +233,12 @@ class Membership {
   const std::optional<Verdict>& verdict() const { return verdict_; }
   // The last kEventsKept events, the oldest first. Each has at most kEventBytes.
   const std::deque<JobEvent>& events() const { return events_; }
+  // Returns where the job's time went, up to now. A job that has ended has its final times;
+  // nullopt: an older version has recorded its end.
+  std::optional<JobTimes> times(TimePoint now) const;
+  // Continues the books of an ended job, which begins again as this one. REQUIRES: no generation
+  // was formed.
+  void continue_books(const Membership& ended);
   // Returns since when this run of the service has known the job.
   TimePoint known_since() const { return known_since_; }
   // Returns when the newest generation was formed. nullopt: never, or in an earlier run.
@@ -273,6 +280,7 @@ class Membership {
   std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
   void take_over();
   void begin_forming(std::string reason);
+  TimePoint first_trouble() const;
   void lose(Members::iterator member, NodeLoss loss, std::string how);
   void note_leaving(const Member& member, int signal);
   void stop_for(const UserRequest& request);
@@ -317,6 +325,7 @@ class Membership {
   JobPhase phase_ = JobPhase::kForming;
   Generation generation_{-1};
   RestartBudget budget_;
+  TimeBooks books_;
   Duration pause_{};      // after quick failures, before the next generation is formed
   TimePoint not_before_;  // end of that pause
   std::string reason_ = "start";

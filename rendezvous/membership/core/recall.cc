@@ -135,6 +135,7 @@ void Membership::take_over() {
   recall_until_.reset();
   find_first_lease();
   phase_ = JobPhase::kRunning;
+  if (!books_.is_in_generation()) books_.form(now_);  // the history before that is lost
   failed_ = judges_recalled_ = false;
   for (auto& [id, member] : members_) {
     member.checkpoints_seen = checkpoints_;

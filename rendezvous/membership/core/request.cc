@@ -43,6 +43,7 @@ void Membership::stop_for(const UserRequest& request) {
     note(named() + " is being stopped: " + what);
     ending_ = stopped_verdict(exit_code_of_signal(SIGTERM), what);
   }
+  books_.stop(now_);
   if (phase_ == JobPhase::kRunning) {
     begin_forming("the job is being stopped: " + request.by + " asked for it");
   } else if (hurries && !recall_until_) {

@@ -30,6 +30,7 @@
 #include "base/worker_env.h"
 #include "rendezvous/protocol/core/code_ranges.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
+#include "rendezvous/protocol/core/job_times.h"
 #include "rendezvous/protocol/core/user_request.h"
 #include "rendezvous/protocol/core/verdict.h"
 #include "rendezvous/protocol/core/worker_end.h"
@@ -100,6 +101,7 @@ struct AgentStatus {
   bool asked_to_save = false;  // workers of this node were asked to save and to leave
   // The highest step that a worker of `generation` has reported; nullopt: none.
   std::optional<std::int64_t> step = {};
+  WorkTimes times = {};  // of the workers of `generation`
   // What the workers of `generation` did when an agent inspected them. It does so when a worker
   // was inactive for longer than --hang-timeout, or when the service asks (Stop::look). Empty:
   // they were not inspected.

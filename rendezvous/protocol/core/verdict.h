@@ -3,12 +3,14 @@
 // Value types and pure functions; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/enum_names.h"
 #include "base/ids.h"
+#include "rendezvous/protocol/core/job_times.h"
 #include "rendezvous/protocol/core/worker_end.h"
 
 namespace ddprun {
@@ -39,6 +41,7 @@ struct Verdict {
   Generation generation{-1};
   int restarts_used = 0;
   int max_restarts = 0;
+  std::optional<JobTimes> times = {};  // only in the verdict of the whole job
 
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };

@@ -47,10 +47,15 @@ TEST_F(ReportFileTest, IsWholeFromTheStartToTheEnd) {
   report_.add_failure(failed(0, {worker(1, EndKind::kExited, 3)}));
   ASSERT_TRUE(report_.write_running());
   EXPECT_EQ(read()["failed_generations"].size(), 1u);
-  ASSERT_TRUE(report_.end({.exit_code = 0,
-                           .headline = "every worker ended with 0",
-                           .verdict = Verdict{.success = true, .restarts_used = 1}}));
+  ASSERT_TRUE(
+      report_.end({.exit_code = 0,
+                   .headline = "every worker ended with 0",
+                   .verdict = Verdict{.success = true,
+                                      .restarts_used = 1,
+                                      .times = JobTimes{.generations = 2, .has_steps = true}}}));
   const Json json = read();
+  EXPECT_EQ(json["times"]["restarts"], 1);
+  EXPECT_EQ(json["times"]["causes_ms"]["lost_work"], 0);
   EXPECT_EQ(json["state"], "ended");
   EXPECT_EQ(json["exit_code"], 0);
   EXPECT_EQ(json["exit_code_of"], "job");

@@ -115,6 +115,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--verbose",
                         "--log-format=json",
                         "--report-file=/r",
+                        "--on-end=mail me",
+                        "--on-failure=mail you",
                         "--local-addr=10.0.0.9",
                         "--shutdown-grace=1.5",
                         "--shutdown-timeout=2",
@@ -172,6 +174,8 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.tee.of(LocalRank(0)), Streams::kOut);
   EXPECT_EQ(options.role, "trainer");
   EXPECT_EQ(options.report_file, "/r");
+  EXPECT_EQ(options.on_end, "mail me");
+  EXPECT_EQ(options.on_failure, "mail you");
   EXPECT_EQ(options.local_addr, "10.0.0.9");
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
   EXPECT_EQ(options.shutdown_timeout, std::chrono::seconds(2));

@@ -57,6 +57,8 @@ TEST_F(StatusPageTest, ShowsJobsNodesAndRanks) {
   EXPECT_EQ(job["min_nodes"], 2);
   EXPECT_EQ(job["max_nodes"], 2);
   EXPECT_EQ(job["restarts_used"], 0);
+  EXPECT_EQ(job["times"]["wall_ms"], 3000);
+  EXPECT_EQ(job["times"]["causes_ms"]["waiting_for_nodes"], 2000);
   EXPECT_EQ(job["max_restarts"], 3);
   EXPECT_FALSE(job.contains("verdict"));
   ASSERT_EQ(job["nodes"].size(), 2u);

@@ -55,6 +55,13 @@ JobRecord a_record() {
   place.node = {.agent_id = "id", .host = "h", .slots = 2, .node_rank = 1, .address = "10.0.0.1"};
   place.assignment = {.generation = Generation(5), .node_rank = NodeRank(1), .node_count = 2};
   state.places = {place};
+  state.books = BooksState{.booked = {.generations = 6, .has_steps = true},
+                           .since = TimePoint(seconds(1'795'263'000)),
+                           .cause = TimeCause::kStopped,
+                           .in_generation = true,
+                           .left = TimePoint(seconds(1'795'263'060)),
+                           .steps = {{-3, 99, seconds(50)}}};
+  state.books->booked[TimeCause::kLostWork] = seconds(7);
   return record;
 }
 
@@ -77,13 +84,16 @@ TEST(StateCodec, AJobComesBackAsItWas) {
   EXPECT_TRUE(record.state.failed);
   EXPECT_EQ(record.state.ends.at(0).age, seconds(3));
   EXPECT_EQ(record.state.ending, stopped_verdict(143, "why"));
+  EXPECT_EQ(record.state.books, a_record().state.books);
   EXPECT_EQ(record.state.places.at(0).node.node_rank, 1);
   EXPECT_EQ(record.state.places.at(0).assignment, a_record().state.places[0].assignment);
   EXPECT_EQ(image_of(*decoded), image) << "and is written again as it was read";
 }
 
 TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
-  std::string text = to_entry(JobChanged{a_record()}).value;
+  JobRecord record = a_record();
+  record.state.books.reset();
+  std::string text = to_entry(JobChanged{record}).value;
   for (const std::string field :
        {R"("restart_ages_ms":[40000,1500],)", R"("missing":["gone"],)",
         R"("node_failures":{"broken":4},)", R"(,"on_join":"checkpoint")", R"(,"node_failures":2)",

@@ -47,6 +47,12 @@ TEST_F(WorkerReporterTest, WritesIntoThePageThatTheAgentHasMadeForIt) {
   EXPECT_EQ(pages_[1].step, 8);
   EXPECT_EQ(pages_[1].reports, 2u);
   EXPECT_EQ(pages_[0].reports, 0u);
+  EXPECT_EQ(pages_[1].first_step, 7);
+  EXPECT_GT(pages_[1].first_step_ns, 0u);
+  EXPECT_LE(pages_[1].first_step_ns, to_page_time(BootClock::now()));
+  reporter->report_checkpoint(Duration(20));
+  reporter->report_checkpoint(Duration(3));
+  EXPECT_EQ(pages_[1].checkpoint_ns, 23u);
   EXPECT_EQ(page_at(reporter->place())[0].step, 8);
 }
 

@@ -309,6 +309,9 @@ class ProcessGroup {
   // group. DistributedDataParallel's forward and CheckpointManager report by themselves. Costs
   // some nanoseconds. Any thread.
   void report_activity();
+  // Reports for ddprun's goodput that the training of this rank has waited that long for a
+  // checkpoint. CheckpointManager reports by itself. Any thread.
+  void report_checkpoint(std::chrono::nanoseconds waited);
 
  private:
   friend class LongWait;

@@ -78,7 +78,7 @@ class MetricsPageTest : public testing::Test {
     hello.job.max_restarts = 3;
     return table_.receive({.connection = AgentConnectionId(connection)}, hello, now_);
   }
-  ParsedPage page() { return ParsedPage(metrics_page(table_, figures_)); }
+  ParsedPage page() { return ParsedPage(metrics_page(table_, figures_, now_)); }
 
   TimePoint now_ = TimePoint(seconds(1000));
   JobTable table_{ServiceOptions{}};
@@ -107,6 +107,11 @@ TEST_F(MetricsPageTest, ShowsJobsGenerationsMembersRestartsAndLosses) {
   EXPECT_EQ(seen.value("ddprun_job_generation{job=\"two\"}"), "-1");
   EXPECT_EQ(seen.value("ddprun_job_generation{job=\"over\"}"), "none") << "it has ended";
   EXPECT_EQ(seen.value("ddprun_job_members{job=\"two\"}"), "1");
+  now_ += std::chrono::milliseconds(2500);
+  const ParsedPage later = page();
+  const std::string times = "ddprun_job_time_seconds";
+  EXPECT_EQ(later.value(times + "{job=\"two\",cause=\"waiting_for_nodes\"}"), "2.5");
+  EXPECT_EQ(later.value(times + "{job=\"one\",cause=\"recovery\"}"), "0");
   EXPECT_EQ(seen.value("ddprun_job_restarts_used{job=\"one\"}"), "1");
   EXPECT_EQ(seen.value("ddprun_job_restarts_allowed{job=\"one\"}"), "3");
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), "0");
@@ -197,7 +202,7 @@ TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
           std::to_string(i) + std::string(kMaxNameBytes - 4, '"'), "a" + std::to_string(i));
   }
   figures_.store.emplace();
-  EXPECT_LT(metrics_page(table_, figures_).size(), kMaxMetricsBytes);
+  EXPECT_LT(metrics_page(table_, figures_, now_).size(), kMaxMetricsBytes);
   const ParsedPage seen = page();
   EXPECT_EQ(seen.value("ddprun_jobs{phase=\"running\"}"), std::to_string(kJobs));
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), std::to_string(kJobs - 100));
