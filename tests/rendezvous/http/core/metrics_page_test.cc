@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
 #include "tests/support/docs_table.h"
 #include "tests/support/hello_of.h"
+#include "tests/support/read_file.h"
 
 namespace ddprun {
 namespace {
@@ -216,6 +218,26 @@ TEST_F(MetricsPageTest, TheDocumentationHasTheseFamiliesWithTheirKindsAndNoOther
   const auto documented = table_rows("reference/metrics.md", {"family", "kind"});
   EXPECT_EQ(documented.size(), families.size()) << "one is there twice";
   EXPECT_EQ(std::set<TableRow>(documented.begin(), documented.end()), families);
+}
+
+// A renamed metric must not silence an alert.
+TEST(MetricsInPackaging, AreOnThePage) {
+  std::set<std::string> known;
+  for (const TableRow& row : table_rows("reference/metrics.md", {"family", "kind"}))
+    known.insert(row.front().substr(1, row.front().size() - 2));
+  const std::regex name("(ddprun|process)_[a-z_]+");
+  for (const char* file :
+       {"prometheus/ddprun.rules.yml", "prometheus/ddprun.rules_test.yml", "grafana/ddprun.json"}) {
+    const std::string text =
+        testing_support::read_file(std::string(DDPRUN_SOURCE_DIR "/packaging/") + file);
+    int found = 0;
+    for (std::sregex_iterator it(text.begin(), text.end(), name), end; it != end; ++it, ++found) {
+      std::string family = it->str();
+      if (family.ends_with("_bucket")) family.resize(family.size() - 7);
+      EXPECT_TRUE(known.contains(family)) << file << " has " << family;
+    }
+    EXPECT_GT(found, 3) << file;
+  }
 }
 
 }  // namespace
