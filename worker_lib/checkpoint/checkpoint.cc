@@ -207,6 +207,8 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
 
 bool CheckpointManager::Impl::is_shared(std::int64_t bytes) {
   if (writers) return options.sharded || bytes >= options.write_together_from;
+  // Collectives of two NCCL communicators at the same time may block each other.
+  can_make_writers = can_make_writers && group.takes(torch::kCPU);
   if (group.size() == 1 || options.sharded || !can_make_writers ||
       bytes < options.write_together_from)
     return false;

@@ -78,10 +78,10 @@ struct CheckpointOptions {
   // collective call, and the group must be a Context's.
   bool sharded = false;
   // Without `sharded`: from this size of the model's parameters on, in bytes, all ranks write the
-  // one file together, each its share, if the group is a Context's. Each then needs memory and time
-  // for its share only. A smaller state is written by rank 0. 0: always together. Must be the same
-  // on every rank. Set it to a size that the model does not reach if the file system loses what
-  // several hosts write into one file, as those on top of object stores may.
+  // one file together, each its share, if the group is a Context's and takes tensors on CPUs. Each
+  // then needs memory and time for its share only. A smaller state is written by rank 0. 0: always
+  // together. Must be the same on every rank. Set it to a size that the model does not reach if the
+  // file system loses what several hosts write into one file, as those on object stores may.
   std::int64_t write_together_from = std::int64_t{64} << 20;
   // Only restore() and best() are called. The directory may be read-only, and another run may
   // save into it.
