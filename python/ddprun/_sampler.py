@@ -53,6 +53,16 @@ class DistributedSampler:
         """Begins another epoch with the next pass. Call it at the begin of each epoch.
 
         For the epoch that was restored it does nothing: the next pass is the rest of that epoch.
+
+        Parameters
+        ----------
+        epoch
+            Its number, from 0 on.
+
+        Raises
+        ------
+        ValueError
+            The number is negative.
         """
         if epoch < 0:
             raise ValueError(f"DistributedSampler: epoch {epoch} is negative")
@@ -76,6 +86,11 @@ class DistributedSampler:
         A DataLoader draws a random number when an iteration begins. For the rest of a pass that a
         restore continues, PyTorch's generator is left as it was: that pass has drawn its number
         before.
+
+        Parameters
+        ----------
+        loader
+            The DataLoader, which has this sampler.
 
         Raises
         ------
@@ -152,6 +167,11 @@ class DistributedSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues at the position of a state, also of a world of another size.
 
+        Parameters
+        ----------
+        state
+            What ``state_dict()`` has returned.
+
         Raises
         ------
         ValueError
@@ -161,6 +181,11 @@ class DistributedSampler:
 
     def checked(self, state: dict[str, Any]) -> tuple[int, int]:
         """Returns the epoch and position of a state, and changes nothing.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict()`` has returned.
 
         Raises
         ------

@@ -1,6 +1,7 @@
 """Tests what is true of the package as a whole: its version, what its import costs, and that
 `python -m ddprun` is the program."""
 import ast
+import inspect
 import re
 import shutil
 import sys
@@ -40,6 +41,18 @@ class Package(frame.Test):
         self.assertLessEqual(set(ddprun.__all__), set(dir(ddprun)))
         with self.assertRaisesRegex(AttributeError, "no attribute 'bogus'"):
             ddprun.bogus
+
+    def test_the_docstring_of_a_public_function_has_its_parameters(self):
+        sampler = ddprun.checkpoint.DistributedSampler
+        public = [*(getattr(ddprun, name) for name in ddprun.__all__),
+                  *(value for name, value in vars(sampler).items() if not name.startswith("_"))]
+        functions = [one for one in public if inspect.isfunction(one)]
+        self.assertGreater(len(functions), 10)
+        for function in functions:
+            with self.subTest(function.__qualname__):
+                text = inspect.getdoc(function)
+                if set(inspect.signature(function).parameters) - {"self"}:
+                    self.assertIn("Parameters\n----------\n", text)
 
 
 class Program(frame.Test):

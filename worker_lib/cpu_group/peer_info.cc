@@ -55,8 +55,9 @@ Result<PeerInfo> read_peer_info(const std::string& text, int rank, const CpuGrou
   if (version != kPeerInfoVersion || !lines || !number) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read the address of " + name_rank(rank),
-                 .cause = "it was not written by this version of ddprun (install the same one on "
-                          "all hosts)"};
+                 .cause =
+                     "it was not written by this version of ddprun (install the same one on "
+                     "all hosts)"};
   }
   info.address.port = *number;
   const bool in_rank_order = options.deterministic_across_layouts;
