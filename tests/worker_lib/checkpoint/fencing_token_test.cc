@@ -136,6 +136,20 @@ TEST_F(FencingTokens, AManifestThatSlipsThroughDoesNotCount) {
   EXPECT_FALSE(fs::exists(temporary_ / "step-000000000020.pt"));
 }
 
+TEST_F(FencingTokens, WhereNoFileCanBeLockedTheyStillCount) {
+  fs::remove(temporary_ / ".claim.lock");
+  fs::create_directory(temporary_ / ".claim.lock");  // it cannot be opened, so it is not locked
+  ASSERT_TRUE(announce(old_run_, 10, "ten"));
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  EXPECT_FALSE(announce(old_run_, 20, "late"));
+  CheckpointDirectory blind(temporary_.path());
+  ASSERT_TRUE(announce(blind, 30, "late"));
+  EXPECT_FALSE(new_run_.read_manifest(30));
+  ASSERT_TRUE(announce(new_run_, 20, "new"));
+  EXPECT_TRUE(new_run_.read_manifest(20));
+  EXPECT_TRUE(fs::is_directory(temporary_ / ".claim.lock"));
+}
+
 TEST_F(FencingTokens, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
   CheckpointDirectory same(temporary_.path());
   ASSERT_TRUE(same.take(0, "old"));
