@@ -150,7 +150,16 @@ Result<std::optional<ClusterPlan>> detect_mpi(const EnvLookup& lookup) {
   for (const Launcher& launcher : kLaunchers) {
     if (!lookup(launcher.sign).value_or("").empty()) return plan_of(launcher, lookup);
   }
-  return std::nullopt;
+  // prterun without Open MPI tells its tasks no numbers. Source: what Open MPI 5.0.11 gave, without
+  // the variables that Open MPI itself adds.
+  if (!lookup("PRTE_LAUNCHED") || !lookup("PMIX_RANK")) return std::nullopt;
+  ClusterPlan plan;
+  plan.name = "PRRTE job";
+  plan.job_id = kDefaultJobId;
+  plan.nodes_remedy =
+      "it does not say how many nodes it has: give --nnodes and --rdzv-endpoint=HOST:PORT (1: this "
+      "node alone)";
+  return plan;
 }
 
 }  // namespace ddprun

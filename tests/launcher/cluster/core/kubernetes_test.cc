@@ -55,6 +55,21 @@ const Variables kPyTorchJob{{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
                             {"RANK", "1"},
                             {"WORLD_SIZE", "3"}};
 
+// Composed from JobSet's "Concepts" and packaging/kubernetes/jobset.yaml: the first pod of the
+// second Job of two. JobSet adds labels and names, but no variable.
+const Variables kJobSet{{"HOSTNAME", "train-node-1-0"},
+                        {"JOB_COMPLETION_INDEX", "0"},
+                        {"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                        {"PET_NNODES", "4"},
+                        {"PET_RDZV_ENDPOINT", "train-node-0-0.train:29400"}};
+
+TEST(DetectPod, PodsOfAJobSetWithTheSameIndexAreDifferentNodes) {
+  const ClusterPlan plan = plan_of(kJobSet);
+  EXPECT_EQ(plan.nodes, 4);
+  EXPECT_EQ(plan.node_rank, std::nullopt) << "the service orders them";
+  EXPECT_EQ(plan_of(with(kJobSet, "HOSTNAME", "train-node-0-0")).node_rank, std::nullopt);
+}
+
 TEST(DetectPod, APodOfAJobIsOneNodeUnlessTheManifestSaysMore) {
   const ClusterPlan alone = plan_of(kPod);
   EXPECT_EQ(alone.name, "Kubernetes pod with index 2");

@@ -208,6 +208,17 @@ TEST(DetectMpi, ReadsFlux) {
             "nodes: flux run --tasks-per-node=1)");
 }
 
+// Composed from what Open MPI 5.0.11 gave, without what Open MPI itself adds.
+TEST(DetectMpi, ATaskOfPrrteAloneIsToldWhatItNeeds) {
+  const Variables task{
+      {"PMIX_NAMESPACE", "prterun-node-18-12408@1"}, {"PMIX_RANK", "1"}, {"PRTE_LAUNCHED", "1"}};
+  const ClusterPlan plan = plan_of(task);
+  EXPECT_EQ(plan.name, "PRRTE job");
+  EXPECT_EQ(plan.nodes, 1);
+  EXPECT_THAT(plan.nodes_remedy, testing::HasSubstr("give --nnodes and --rdzv-endpoint=HOST:PORT"));
+  EXPECT_FALSE(*detect(with(task, "TORCHELASTIC_RUN_ID", "none"))) << "a worker";
+}
+
 // The shell of flux alloc has FLUX_URI only. Slurm's own PMI has no MPI_LOCALNRANKS.
 TEST(DetectMpi, OtherProcessesAreNoTasks) {
   EXPECT_FALSE(*in_mpi({{"FLUX_URI", "local:///run/flux/local"}}));

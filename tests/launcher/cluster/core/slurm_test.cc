@@ -219,6 +219,15 @@ TEST(DetectSlurm, VariablesOfABatchScriptOnAnotherNodeAreNone) {
   EXPECT_FALSE(*detect({}));
 }
 
+// What the profiles of clusters set for every shell.
+TEST(DetectSlurm, AShellOnALoginNodeIsInNoJob) {
+  const Variables shell{{"LSF_ENVDIR", "/opt/lsf/conf"},   {"SBATCH_ACCOUNT", "physics"},
+                        {"SGE_ROOT", "/opt/sge"},          {"SLURM_CLUSTERS", "main"},
+                        {"SLURM_CONF", "/etc/slurm.conf"}, {"SQUEUE_FORMAT", "%i %j"},
+                        {"SSH_TTY", "/dev/pts/3"}};
+  for (const bool is_typed : {false, true}) EXPECT_FALSE(*detect(shell, is_typed));
+}
+
 // A container may get some variables only.
 TEST(DetectSlurm, AStepWithoutAJobIsNone) {
   EXPECT_FALSE(*detect(without(kStep, "SLURM_JOB_ID")));
