@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/process/v2/posix/default_launcher.hpp>
 #include <boost/process/v2/process.hpp>
 #include <cerrno>
@@ -17,6 +18,7 @@
 
 #include "base/assert.h"
 #include "base/parse_number.h"
+#include "base/pidfd.h"
 #include "base/small_file.h"
 #include "launcher/plan/exec_diagnosis.h"
 #include "launcher/process/cpu_affinity.h"
@@ -202,10 +204,29 @@ Error failed_step(const WorkerStart& start, const std::string& step, int step_er
 
 }  // namespace
 
-// Shared with the pending wait, because Boost ties that to the handle's address.
-struct WorkerProcess::State {
-  explicit State(Handle the_handle) : handle(std::move(the_handle)) {}
+// Shared with the pending wait.
+struct WorkerProcess::State : std::enable_shared_from_this<State> {
+  State(boost::asio::io_context& io, Handle the_handle, UniqueFd the_pidfd)
+      : handle(std::move(the_handle)), pidfd(io, the_pidfd.release()) {}
+
+  // Boost's own wait blocks in waitpid() once the pidfd was reported as readable. Asio may report
+  // that by mistake: an event of a descriptor that was closed in the same turn reaches the one that
+  // has taken its place.
+  void wait(std::function<void(int)> then) {
+    pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                     [self = shared_from_this(), then = std::move(then)](error_code error) mutable {
+                       if (self->let_go) return;
+                       DDPRUN_ASSERT(!error, "a pidfd can be waited for");
+                       int status = 0;
+                       const pid_t reaped = ::waitpid(self->handle.id(), &status, WNOHANG);
+                       if (reaped == 0) return self->wait(std::move(then));
+                       DDPRUN_ASSERT(reaped == self->handle.id(), "only the agent reaps a worker");
+                       then(status);
+                     });
+  }
+
   Handle handle;
+  boost::asio::posix::stream_descriptor pidfd;
   bool let_go = false;
 };
 
@@ -214,18 +235,14 @@ WorkerProcess::WorkerProcess(std::shared_ptr<State> state) : state_(std::move(st
 WorkerProcess::~WorkerProcess() {
   if (!state_) return;
   state_->let_go = true;
+  error_code ignored;
+  state_->pidfd.close(ignored);
   state_->handle.detach();  // Boost's destructor would kill it and wait without limit
 }
 
 pid_t WorkerProcess::id() const { return state_->handle.id(); }
 
-void WorkerProcess::when_ended(std::function<void(int)> then) {
-  state_->handle.async_wait([state = state_, then = std::move(then)](error_code error, int) {
-    if (state->let_go) return;
-    DDPRUN_ASSERT(!error, "only the agent reaps a worker");
-    then(state->handle.native_exit_code());
-  });
-}
+void WorkerProcess::when_ended(std::function<void(int)> then) { state_->wait(std::move(then)); }
 
 Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const WorkerStart& start) {
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -241,7 +258,12 @@ Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const Wo
                                 .reset = signals_to_reset(),
                                 .oom_score = oom_score};
   Result<Handle> handle = WorkerLauncher()(io, initializer);
-  if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));
+  if (handle) {
+    UniqueFd pidfd = pidfd_of(handle->id());
+    // The handle's destructor ends the process.
+    if (!pidfd.valid()) return system_error("open a pidfd of " + start.executable, errno);
+    return WorkerProcess(std::make_shared<State>(io, std::move(*handle), std::move(pidfd)));
+  }
   if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);
   Error error = std::move(handle).error().within("start " + start.executable);
   if (error.sys_errno == EAGAIN) {
