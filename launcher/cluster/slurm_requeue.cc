@@ -54,7 +54,13 @@ bool requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logg
   }
   const CommandOutput done =
       output_of({"scontrol", "requeue", job}, Deadline(kRequeuePatience), Stderr::kRead);
-  if (done.exit_code == 0) {
+  bool is_requeued = done.exit_code == 0;
+  if (!is_requeued && done.text.empty()) {
+    // Slurm ends this step at the requeue, and with it scontrol, sometimes before its answer.
+    const std::optional<SlurmJob> now = job_in_slurm(job);
+    is_requeued = now && now->state != "RUNNING";
+  }
+  if (is_requeued) {
     log.info(concat("Slurm job ", job, " is requeued (", life.requeues + 1,
                     " of --requeue=", life.most, ")"));
     return true;

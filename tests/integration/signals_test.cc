@@ -218,6 +218,20 @@ TEST_F(TimeLimitTest, WhatSlurmRefusesIsSaid) {
                                     "processed; the job was saved: start it again by hand"));
 }
 
+TEST_F(TimeLimitTest, ARequeueThatEndsScontrolBeforeItsAnswerIsSeen) {
+  write_command("scontrol", "echo 'COMPLETING|(null)' >job\nkill -TERM $$\n");
+  auto job = start_job({"--requeue=2"});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("Slurm job 812 is requeued (1 of --requeue=2)"));
+}
+
+TEST_F(TimeLimitTest, AnScontrolThatEndsWithoutARequeueIsAnError) {
+  write_command("scontrol", "kill -TERM $$\n");
+  auto job = start_job({"--requeue=2"});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("scontrol requeue 812: no answer"));
+}
+
 TEST_F(TimeLimitTest, SigtermAsksForASaveAndDoesNotRequeue) {
   write_command("squeue", "echo UNLIMITED\n");
   auto job = start_job({"--requeue=2"});
