@@ -90,16 +90,27 @@ class CommandRunner:
         self._patience = min(self._patience, _LEAVE_PATIENCE)
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                variables, self._waiting = self._waiting, None
-                if variables is None or self._is_over():
-                    self._is_running = False
-                    return
-            try:
-                run_command(self._command, variables, self._is_over)
-            except OSError as error:
-                warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+        try:
+            while self._run_next():
+                pass
+        except BaseException:  # also of a warning that is an error
+            self._is_running = False
+            raise
+
+    def _run_next(self) -> bool:
+        with self._lock:
+            variables, self._waiting = self._waiting, None
+            if variables is None:
+                self._is_running = False
+                return False
+        try:
+            if self._is_over():
+                raise OSError(f"run the command '{self._command}': there was no time for the last "
+                              "event")
+            run_command(self._command, variables, self._is_over)
+        except Exception as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+        return True
 
     def _is_over(self) -> bool:
         if threading.main_thread().is_alive():

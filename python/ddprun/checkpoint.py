@@ -15,6 +15,7 @@ PyTorch is imported when a checkpoint is read or written.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -26,8 +27,8 @@ import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Union
 
-from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, is_passed_over, job_name,
-                                          make_durable_directory)
+from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, flush_directory,
+                                          is_passed_over, job_name, make_durable_directory)
 from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, DamagedError,
                                       DirectoryTakenError, Manifest, UnsupportedError,
                                       agree_on_step, best_steps, step_name, steps_to_forget)
@@ -56,6 +57,7 @@ __all__ = [
 
 _SAVING = "save a checkpoint"
 _RESTORING = "restore a checkpoint"
+_FETCH_PATIENCE = 1800.0  # seconds
 _OWNER = secrets.token_hex(8)  # the managers of a process share the directories that they took
 
 
@@ -183,7 +185,8 @@ class CheckpointManager:
         environment.
     fetch_command
         A command that fetches checkpoints into ``DDPRUN_CHECKPOINT_DIRECTORY``. Rank 0 runs it
-        first, if the directory has no checkpoint. A failure is an error.
+        first, for 30 minutes at most, if the directory has no checkpoint or an earlier fetch has
+        not succeeded. A failure is an error.
     copy_timeout
         At the end of the program, the last copy_command gets this number of seconds, and 10 if
         `maybe_save` has returned ``leave``. Then it is ended.
@@ -241,13 +244,26 @@ class CheckpointManager:
                 self._environment.generation, _OWNER, job_name(self._environment)))
 
     def _fetch(self, command: str) -> None:
+        end = time.monotonic() + _FETCH_PATIENCE
+
         def is_over() -> bool:
             report_activity()
-            return False
+            return time.monotonic() > end
 
-        make_durable_directory(self._directory.path)
-        if not self._directory.steps():
-            run_command(command, {"DDPRUN_CHECKPOINT_DIRECTORY": self._directory.path}, is_over)
+        path = self._directory.path
+        make_durable_directory(path)
+        # A fetch that was cut off leaves manifests whose data is missing. The restore would skip
+        # them.
+        mark = self._directory.path_of(".fetching")
+        if self._directory.steps() and not os.path.exists(mark):
+            return
+        with open(mark, "wb"):
+            pass
+        flush_directory(path)
+        run_command(command, {"DDPRUN_CHECKPOINT_DIRECTORY": path}, is_over)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(mark)
+        flush_directory(path)
 
     # --- saving ---
 

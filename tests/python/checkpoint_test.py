@@ -13,6 +13,7 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 import unittest.mock
 import warnings
@@ -24,7 +25,7 @@ needs.module("torch")
 import torch  # noqa: E402
 
 from ddprun import (_checkpoint_directory, _checkpoint_names, _checkpoint_ranks,  # noqa: E402
-                    _checkpoint_state, checkpoint)
+                    _checkpoint_state, _commands, checkpoint)
 
 KILLS = int(os.environ.get("DDPRUN_SAVE_KILLS", "4"))
 CALLS = ("open", "write", "fsync", "rename", "unlink", "link", "mkdir")
@@ -943,6 +944,37 @@ class Commands(frame.Test):
         save(self.folder / "other", 5, fetch_command="false")  # it has a checkpoint
         with self.assertRaisesRegex(OSError, "run the command 'exit 3': exit code 3"):
             save(self.folder / "third", 1, fetch_command="exit 3")
+
+    def test_a_fetch_that_was_cut_off_is_repeated(self):
+        save(self.folder / "first", 7)
+        for name in (self.folder / "first").glob("step-*"):
+            shutil.copy(name, self.store)
+        with self.assertRaisesRegex(OSError, "signal 9"):
+            checkpoint.CheckpointManager(
+                self.run1, fetch_command=f'cp {self.store}/*.json '
+                                         '"$DDPRUN_CHECKPOINT_DIRECTORY"; kill -9 $$')
+        checkpoint.CheckpointManager(self.run1, fetch_command=self.fetch)
+        self.assertEqual(loaded(self.run1, step=7), (7, []))
+        checkpoint.CheckpointManager(self.run1, fetch_command="false")  # it is fetched
+
+    def test_a_fetch_that_hangs_is_ended(self):
+        with unittest.mock.patch.object(checkpoint, "_FETCH_PATIENCE", 0):
+            with self.assertRaisesRegex(OSError, "had not ended in time"):
+                checkpoint.CheckpointManager(self.run1, fetch_command="exec sleep 1000")
+
+    def test_copies_go_on_after_an_error_of_python(self):
+        manager = checkpoint.CheckpointManager(self.run1, copy_command=f"touch {self.store}/done")
+        with unittest.mock.patch.object(_commands, "run_command", side_effect=ValueError("x")):
+            with unittest.mock.patch.object(threading, "excepthook"):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    manager.save(1, Training(1).state)
+                    manager.wait()
+                    self.await_end(manager)
+        manager.save(2, Training(2).state)
+        manager.wait()
+        self.await_end(manager)
+        self.assertTrue((self.store / "done").exists())
 
     def test_a_copy_that_fails_is_a_warning_and_a_slow_one_is_ended_with_the_program(self):
         for command, said in (("exit 4", "exit code 4"), ("sleep 1000", "had not ended in time")):

@@ -1,16 +1,22 @@
 #include "ddprun/checkpoint.h"
 
+#include <fcntl.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <set>
 
 #include "base/concat.h"
 #include "base/durable_directory.h"
+#include "base/file_calls.h"
 #include "base/random_id.h"
+#include "base/unique_fd.h"
 #include "worker_lib/checkpoint/contents.h"
+#include "worker_lib/checkpoint/core/file_plan.h"
 #include "worker_lib/checkpoint/gather.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/checkpoint/manifest_text.h"
@@ -34,6 +40,7 @@ using nlohmann::json;
 
 constexpr const char* kWaiting = "wait until checkpoints are written";
 constexpr const char* kDirectoryVariable = "DDPRUN_CHECKPOINT_DIRECTORY";
+constexpr const char* kFetchMark = ".fetching";  // in a directory: a fetch has not succeeded yet
 // The end of the job's time is near.
 constexpr Duration kLeavePatience = std::chrono::seconds(10);
 
@@ -155,7 +162,13 @@ struct CheckpointManager::Impl {
 
 void CheckpointManager::Impl::fetch() {
   value_or_throw(make_durable_directory(directory.path()));
-  if (!value_or_throw(directory.steps()).empty()) return;
+  // A fetch that was cut off leaves manifests whose data is missing. The restore would skip them.
+  const std::string mark = directory.path_of(kFetchMark);
+  if (::access(mark.c_str(), F_OK) != 0 && !value_or_throw(directory.steps()).empty()) return;
+  const UniqueFd made(uninterrupted(
+      [&] { return file_calls().open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666); }));
+  if (!made.valid()) throw to_dist_error(system_error("write " + mark, errno));
+  value_or_throw(flush_directory(directory.path()));
   const TimePoint end =
       BootClock::now() + std::min<Duration>(options.disk_timeout, kLongestTimeout);
   const Result<void> done =
@@ -164,6 +177,9 @@ void CheckpointManager::Impl::fetch() {
         return BootClock::now() >= end;
       });
   if (!done) throw to_dist_error(Error(done.error()).within("fetch checkpoints"));
+  if (file_calls().unlink(mark.c_str()) != 0 && errno != ENOENT)
+    throw to_dist_error(system_error("remove " + mark, errno));
+  value_or_throw(flush_directory(directory.path()));
 }
 
 void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
@@ -212,6 +228,11 @@ bool CheckpointManager::Impl::is_shared(std::int64_t bytes) {
   if (group.size() == 1 || options.sharded || !can_make_writers ||
       bytes < options.write_together_from)
     return false;
+  // On larger pages, two hosts would write into one page.
+  const bool has_large_pages =
+      ::sysconf(_SC_PAGESIZE) > static_cast<long>(FilePlan::kPartAlignment);
+  can_make_writers = !any_rank_requests(group, {has_large_pages})[0];
+  if (!can_make_writers) return false;
   try {
     make_writers();
   } catch (const DistError& failure) {

@@ -7,14 +7,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <future>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/concat.h"
 #include "base/file_calls.h"
 #include "base/random_id.h"
 #include "base/read_all.h"
+#include "base/seconds.h"
 #include "worker_lib/checkpoint/core/file_plan.h"
 #include "worker_lib/checkpoint/gather.h"
 #include "worker_lib/checkpoint/manifest_text.h"
@@ -31,7 +34,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kSentBytes = 4 << 20;  // of a message to rank 0
-constexpr std::size_t kHeadBytes = 4096;     // of each part, that are read again
+constexpr std::size_t kEndBytes = 4096;      // of each part's begin and end, that are read again
+constexpr int kRounds = 4;                   // in which ranks wait for a disk that does nothing
 
 json to_binary(const std::string& bytes) { return json::binary({bytes.begin(), bytes.end()}); }
 std::string from_binary(const json& value) {
@@ -49,6 +53,7 @@ class TogetherWriter {
         shard_(shard),
         options_(options) {}
   ~TogetherWriter() {
+    finishing_.join();
     writing_.join();
     if (!temporary_.empty() && rank_ == 0) file_calls().unlink(temporary_.c_str());
   }
@@ -61,19 +66,19 @@ class TogetherWriter {
       if (has_part()) open_part();
       return has_part() && !stream_;
     });
-    write_part();
-    digest_parts();
-    finish_part();
-    for (std::size_t rank = 0; rank < sends.size(); ++rank)
+    keep_failure([&] { write_part(); });
+    is_digested_ = digest_parts();
+    finish_parts();
+    for (std::size_t rank = 0; rank < sends.size() && is_digested_; ++rank)
       if (sends[rank].get<bool>()) send_part(rank);
-    const std::vector<json> heads = exchange([&]() -> json {
+    const std::vector<json> ends = exchange([&]() -> json {
       if (failure_) throw *failure_;
       if (stream_ && stream_->failure()) throw to_dist_error(*stream_->failure());
-      return to_binary(head_);
+      return {{"head", to_binary(head_)}, {"tail", to_binary(tail_)}};
     });
     (void)exchange([&]() -> json {
       if (rank_ != 0) return nullptr;
-      expect_parts(heads);
+      expect_parts(ends);
       value_or_throw(directory_.rename_data(temporary_, options_.name));
       temporary_.clear();
       return nullptr;
@@ -97,6 +102,16 @@ class TogetherWriter {
       values.push_back(std::move(one.at("value")));
     }
     return values;
+  }
+
+  // Runs something between the exchanges. Its failure waits for the next exchange, because the
+  // other ranks would wait for a rank that leaves.
+  void keep_failure(const std::function<void()>& part) {
+    try {
+      with_dist_errors(kSaving, part);
+    } catch (const DistError& failure) {
+      if (!failure_) failure_ = failure;
+    }
   }
 
   bool has_part() const { return plan_.parts[rank_].bytes() > 0; }
@@ -165,8 +180,9 @@ class TogetherWriter {
     });
   }
 
-  // Each rank continues the digest of the rank before, and passes it on.
-  void digest_parts() {
+  // Each rank continues the digest of the rank before, and passes it on. Returns the same on every
+  // rank.
+  bool digest_parts() {
     json link{{"failure", nullptr},
               {"bytes", 0},
               {"state", ""},
@@ -181,13 +197,12 @@ class TogetherWriter {
         }
       link = group_.broadcast_object(link, static_cast<int>(rank), options_.timeout);
     }
-    try {
+    keep_failure([&] {
       throw_reported(link.at("failure"));
       written_ = link.at("file").get<WrittenFile>();
       crcs_ = link.at("crcs").get<std::vector<std::uint32_t>>();
-    } catch (const DistError& failure) {
-      failure_ = failure;
-    }
+    });
+    return link.at("failure").is_null();
   }
 
   void digest_part(json& link) {
@@ -195,7 +210,9 @@ class TogetherWriter {
         {.bytes = link.at("bytes"), .state = link.at("state"), .chain = link.at("chain")});
     PartWriter part(plan_, rank_, [&](const void* data, std::size_t bytes) {
       const std::string_view piece(static_cast<const char*>(data), bytes);
-      head_ += piece.substr(0, kHeadBytes - std::min(kHeadBytes, head_.size()));
+      head_ += piece.substr(0, kEndBytes - std::min(kEndBytes, head_.size()));
+      tail_ += piece.substr(piece.size() - std::min(kEndBytes, piece.size()));
+      tail_.erase(0, tail_.size() - std::min(kEndBytes, tail_.size()));
       digest.add(piece);
       options_.on_progress();
     });
@@ -218,59 +235,100 @@ class TogetherWriter {
 
   void finish_part() {
     writing_.join();
-    if (!stream_) return;
-    if (plan_.last == rank_ && !failure_) part_->write_directory(crcs_);
+    if (plan_.last == rank_ && !failure_ && !stream_->failure()) part_->write_directory(crcs_);
     stream_->finish();
+  }
+
+  // Waits until all parts are on the disk. The ranks tell each other how far they are. So a slow
+  // disk fails no save, but one that takes nothing for the whole timeout.
+  void finish_parts() {
+    if (stream_)
+      finishing_.begin([this] {
+        keep_failure([&] { finish_part(); });
+        finished_.set_value();
+      });
+    else
+      finished_.set_value();
+    const std::future<void> finished = finished_.get_future();
+    const Duration round = std::min<Duration>(options_.timeout, kLongestTimeout) / kRounds;
+    std::vector<json> before(plan_.parts.size());
+    std::vector<int> idle(plan_.parts.size());
+    for (;;) {
+      const bool is_finished = finished.wait_for(round) == std::future_status::ready;
+      const std::vector<json> now = group_.all_gather_object(
+          is_finished ? json() : json(stream_->progress()), options_.timeout);
+      if (std::ranges::all_of(now, [](const json& one) { return one.is_null(); })) return;
+      for (std::size_t rank = 0; rank < now.size(); ++rank) {
+        idle[rank] = !now[rank].is_null() && now[rank] == before[rank] ? idle[rank] + 1 : 0;
+        if (idle[rank] >= kRounds)
+          refuse(concat(kSaving, ": rank ", rank, ": its disk has taken nothing for ",
+                        in_seconds(options_.timeout), " (CheckpointOptions::disk_timeout)"),
+                 DistError::Kind::kTimeout, static_cast<int>(rank));
+      }
+      before = now;
+    }
   }
 
   // Sends the part of a rank to rank 0, which writes it. Collective.
   void send_part(std::size_t rank) {
     const FilePlan::Part& range = plan_.parts[rank];
     std::optional<FileStream> sent;
-    if (rank_ == 0) open_stream(sent, open_file(), range);
+    if (rank_ == 0) keep_failure([&] { open_stream(sent, open_file(), range); });
     std::uint64_t left = range.bytes();
     const auto pass = [&](const std::string& bytes) {
       const auto all = group_.gather_bytes(bytes, 0, options_.timeout);
-      if (sent) sent->write(all[rank].data(), all[rank].size());
       left -= std::min<std::uint64_t>(left, kSentBytes);
-      options_.on_progress();
-    };
-    if (rank == rank_) {
-      std::string piece;
-      PartWriter part(plan_, rank_, [&](const void* data, std::size_t bytes) {
-        std::string_view rest(static_cast<const char*>(data), bytes);
-        while (!rest.empty()) {
-          const std::size_t taken = std::min(rest.size(), kSentBytes - piece.size());
-          piece += rest.substr(0, taken);
-          rest.remove_prefix(taken);
-          if (piece.size() == kSentBytes) pass(std::exchange(piece, {}));
-        }
+      keep_failure([&] {
+        if (sent) sent->write(all[rank].data(), all[rank].size());
+        options_.on_progress();
       });
-      part.write_records([this](std::size_t number) { return storage(number); });
-      if (plan_.last == rank_) part.write_directory(crcs_);
-      if (!piece.empty()) pass(piece);
-    } else {
-      while (left > 0) pass("");
-    }
+    };
+    if (rank == rank_) try {
+        std::string piece;
+        PartWriter part(plan_, rank_, [&](const void* data, std::size_t bytes) {
+          std::string_view rest(static_cast<const char*>(data), bytes);
+          while (!rest.empty()) {
+            const std::size_t taken = std::min(rest.size(), kSentBytes - piece.size());
+            piece += rest.substr(0, taken);
+            rest.remove_prefix(taken);
+            if (piece.size() == kSentBytes) pass(std::exchange(piece, {}));
+          }
+        });
+        part.write_records([this](std::size_t number) { return storage(number); });
+        if (plan_.last == rank_) part.write_directory(crcs_);
+        if (!piece.empty()) pass(piece);
+      } catch (const DistError&) {
+        throw;  // of the exchange
+      } catch (...) {
+        keep_failure([] { throw; });
+      }
+    while (left > 0) pass("");
     if (!sent) return;
-    sent->finish();
-    if (sent->failure() && !failure_) failure_ = to_dist_error(*sent->failure());
+    keep_failure([&] {
+      sent->finish();
+      if (sent->failure()) throw to_dist_error(*sent->failure());
+    });
   }
 
-  // Some file systems lose what several hosts write into one file.
-  void expect_parts(const std::vector<json>& heads) const {
+  // Some file systems lose what several hosts write into one file. A tensor of zeros looks like a
+  // hole, but the end of a part never does: there is a record's CRC and the header of the next.
+  void expect_parts(const std::vector<json>& ends) const {
     const UniqueFd fd(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat facts {};
     if (!fd.valid() || ::fstat(fd.get(), &facts) != 0)
       throw to_dist_error(system_error("read " + temporary_, errno));
     bool is_whole = static_cast<std::uint64_t>(facts.st_size) == plan_.bytes();
-    for (std::size_t rank = 0; rank < heads.size() && is_whole; ++rank) {
-      const std::string head = from_binary(heads[rank]);
-      std::string found(head.size(), '\0');
-      const ssize_t count =
-          pread_all(fd.get(), found.data(), found.size(), plan_.parts[rank].begin);
+    const auto has = [&](const std::string& bytes, std::uint64_t at) {
+      std::string found(bytes.size(), '\0');
+      const ssize_t count = pread_all(fd.get(), found.data(), found.size(), at);
       if (count < 0) throw to_dist_error(system_error("read " + temporary_, errno));
-      is_whole = found == head;
+      return found == bytes;
+    };
+    for (std::size_t rank = 0; rank < ends.size() && is_whole; ++rank) {
+      const FilePlan::Part& part = plan_.parts[rank];
+      const std::string tail = from_binary(ends[rank].at("tail"));
+      is_whole =
+          has(from_binary(ends[rank].at("head")), part.begin) && has(tail, part.end - tail.size());
     }
     if (!is_whole)
       refuse(concat(kSaving, ": ", temporary_,
@@ -293,10 +351,13 @@ class TogetherWriter {
   std::optional<FileStream> stream_;  // of this rank's part, if it can open the file
   std::optional<PartWriter> part_;    // that writes into the stream
   std::vector<std::uint32_t> crcs_;   // of all records
-  std::string head_;                  // the first bytes of the part
+  std::string head_, tail_;           // the first and last bytes of the part
   WrittenFile written_;
-  std::optional<DistError> failure_;
+  bool is_digested_ = false;          // on all ranks
+  std::optional<DistError> failure_;  // the finishing thread's, while it runs
+  std::promise<void> finished_;
   BackgroundTask writing_{"ddprun-part"};
+  BackgroundTask finishing_{"ddprun-finish"};
 };
 
 }  // namespace

@@ -6,12 +6,15 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/mapped_memory.h"
+#include "base/regular_file.h"
+#include "base/unique_fd.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/checkpoint_tool/opened.h"
 #include "worker_lib/checkpoint_tool/report.h"
@@ -22,6 +25,8 @@ namespace ddprun {
 namespace {
 
 using enum PickleKind;
+
+constexpr std::size_t kMostOpenFiles = 64;
 
 // Addresses without memory, which stand for the bytes of all weights.
 class Addresses {
@@ -40,11 +45,20 @@ class Addresses {
   MappedMemory<char> memory_{nullptr, Unmap{}};
 };
 
-void read_runs(const Weights& weights, const Weight& weight,
+void read_runs(const Weights& weights, const Weight& weight, const std::vector<Run>& runs,
                const std::function<void(std::string_view)>& use) {
-  for (const Run& run : weight.runs) {
+  std::map<std::size_t, UniqueFd> open;  // neighbouring rows may come from several files
+  for (const Run& run : runs) {
+    const std::string& path = weights.paths[run.file];
+    if (open.size() >= kMostOpenFiles) open.clear();
+    UniqueFd& fd = open[run.file];
+    if (!fd.valid()) {
+      Result<UniqueFd> opened = open_regular_file(path);
+      if (!opened) refuse_files(opened.error().message());
+      fd = *std::move(opened);
+    }
     std::uint32_t crc = 0;
-    read_pieces(weights.paths[run.file], run.at, run.bytes, [&](std::string_view piece) {
+    read_pieces(fd.get(), path, run.at, run.bytes, [&](std::string_view piece) {
       if (run.crc) crc = crc32(piece, crc);
       use(piece);
     });
@@ -109,6 +123,10 @@ void import_into(const std::string& directory, std::int64_t step, const Weights&
   expect_unused(target);
   if (weights.weights.empty()) refuse_files(from + " has no tensor that can be imported");
   std::size_t all = 0;
+  std::set<std::string_view> names;
+  for (const Weight& weight : weights.weights)
+    if (!names.insert(weight.name).second)
+      refuse_files(concat(from, ": two tensors have the name '", weight.name, "'"));
   for (const Weight& weight : weights.weights)
     if (__builtin_add_overflow(all, static_cast<std::size_t>(weight.tensor.storage.bytes), &all))
       refuse_files(from + " has more bytes than a file can have");
@@ -125,7 +143,9 @@ void import_into(const std::string& directory, std::int64_t step, const Weights&
     at += bytes;
     contents.archive.storages[std::to_string(i)] = view;
     std::uint32_t& crc = crcs[std::to_string(i)];
-    read_runs(weights, weight, [&](std::string_view piece) { crc = crc32(piece, crc); });
+    read_runs(weights, weight, weight.records, [](std::string_view) {});
+    read_runs(weights, weight, weight.runs,
+              [&](std::string_view piece) { crc = crc32(piece, crc); });
   }
   if (const Result<void> made = make_durable_directory(directory); !made)
     refuse_files(made.error().message());
@@ -136,7 +156,8 @@ void import_into(const std::string& directory, std::int64_t step, const Weights&
       if (weight == weight_at.end()) return file.write(data, bytes);
       if (!failed) try {
           std::uint32_t crc = 0;
-          read_runs(weights, weights.weights[weight->second], [&](std::string_view piece) {
+          const Weight& from_there = weights.weights[weight->second];
+          read_runs(weights, from_there, from_there.runs, [&](std::string_view piece) {
             crc = crc32(piece, crc);
             file.write(piece.data(), piece.size());
           });

@@ -168,10 +168,15 @@ void read_pieces(const std::string& path, std::uint64_t at, std::uint64_t bytes,
                  const std::function<void(std::string_view)>& use) {
   const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) refuse_files(fd.error().message());
+  read_pieces(fd->get(), path, at, bytes, use);
+}
+
+void read_pieces(int fd, const std::string& path, std::uint64_t at, std::uint64_t bytes,
+                 const std::function<void(std::string_view)>& use) {
   std::vector<char> piece(static_cast<std::size_t>(std::min(bytes, kPieceBytes)));
   for (const std::uint64_t end = at + bytes; at < end; at += piece.size()) {
     piece.resize(static_cast<std::size_t>(std::min(end - at, kPieceBytes)));
-    const ssize_t count = pread_all(fd->get(), piece.data(), piece.size(), at);
+    const ssize_t count = pread_all(fd, piece.data(), piece.size(), at);
     if (count < 0) refuse_files(system_error("read " + path, errno).message());
     if (static_cast<std::size_t>(count) < piece.size()) refuse_files(path + " became shorter");
     use({piece.data(), piece.size()});

@@ -48,7 +48,9 @@ using UsePiece = std::function<void(std::size_t file, std::uint64_t at, std::str
 // order. Of a file of torch.save only the records are passed on.
 void read_verified(const Opened& opened, const UsePiece& use);
 
-// Calls `use` for each piece of a part of a file.
+// Calls `use` for each piece of a part of a file. fd: of the file, if it is open.
+void read_pieces(int fd, const std::string& path, std::uint64_t at, std::uint64_t bytes,
+                 const std::function<void(std::string_view)>& use);
 void read_pieces(const std::string& path, std::uint64_t at, std::uint64_t bytes,
                  const std::function<void(std::string_view)>& use);
 

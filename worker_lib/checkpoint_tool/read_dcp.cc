@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -18,7 +19,8 @@ namespace ddprun {
 namespace {
 
 constexpr std::uint64_t kMostMetadataBytes = std::uint64_t{1} << 30;
-constexpr std::size_t kMostRuns = std::size_t{1} << 22;  // of one tensor
+constexpr std::size_t kMostRuns = std::size_t{1} << 22;       // of one tensor
+constexpr std::size_t kMostRunsOfAll = std::size_t{1} << 26;  // 3 GB of memory
 
 using Numbers = std::vector<std::int64_t>;
 
@@ -162,10 +164,18 @@ class DcpReader {
       Run whole{.file = files_.at(place->second.file),
                 .at = place->second.at + (bytes.empty() ? 0 : outline->position_of(bytes)),
                 .bytes = bytes.size()};
+      // A run has a CRC only if it is a whole record. The record of smaller ones is checked first.
       const auto record = std::ranges::find_if(archive.records, [&](const ZipRecord& one) {
-        return one.bytes.data() == bytes.data() && one.bytes.size() == bytes.size();
+        return !std::less<>()(bytes.data(), one.bytes.data()) &&
+               std::less<>()(bytes.data(), one.bytes.data() + one.bytes.size());
       });
-      if (record != archive.records.end()) whole.crc = record->crc;
+      if (record != archive.records.end() && record->bytes.size() == bytes.size())
+        whole.crc = record->crc;
+      else if (record != archive.records.end())
+        weight.records.push_back({.file = whole.file,
+                                  .at = place->second.at + outline->position_of(record->bytes),
+                                  .bytes = record->bytes.size(),
+                                  .crc = record->crc});
       if (chunks.items.size() == 1 && part.sizes == size) {
         weight.tensor = part;
         weight.tensor.offset = 0;
@@ -176,18 +186,21 @@ class DcpReader {
       }
       if (strided_bytes(part) > 0)
         refuse("a part of the tensor '" + name + "' is not contiguous, which is not supported");
+      expect(runs.empty() || weight.tensor.dtype == part.dtype,
+             "the parts of a tensor have different dtypes");
       weight.tensor.dtype = part.dtype;
-      add_rows(size, offsets, part, whole, runs);
+      const bool is_one_run = add_rows(size, offsets, part, whole, runs);
+      if (whole.crc && !is_one_run) weight.records.push_back(whole);
     }
     finish(name, size, runs, weight);
     result_.weights.push_back(std::move(weight));
   }
 
   // Adds the bytes of a part to the runs of its tensor. A run goes as far as the elements are in
-  // order in both.
-  void add_rows(const Numbers& size, const Numbers& offsets, const PickleTensor& part,
-                const Run& whole, std::map<std::uint64_t, Run>& runs) const {
-    if (whole.bytes == 0) return;
+  // order in both. Returns whether the part is one run.
+  bool add_rows(const Numbers& size, const Numbers& offsets, const PickleTensor& part,
+                const Run& whole, std::map<std::uint64_t, Run>& runs) {
+    if (whole.bytes == 0) return true;
     Numbers strides(size.size());
     std::int64_t stride = part.dtype.bytes;
     for (std::size_t i = size.size(); i > 0; --i) {
@@ -208,12 +221,14 @@ class DcpReader {
         to += (offsets[i] + (i < first ? index[i] : 0)) * strides[i];
       run.crc = row == whole.bytes ? whole.crc : std::nullopt;
       runs[static_cast<std::uint64_t>(to)] = run;
-      if (runs.size() > kMostRuns) refuse("a tensor has too many small parts");
+      if (runs.size() > kMostRuns || ++runs_ > kMostRunsOfAll)
+        refuse("a tensor has too many small parts");
       for (std::size_t i = first; i > 0; --i) {
         if (++index[i - 1] < part.sizes[i - 1]) break;
         index[i - 1] = 0;
       }
     }
+    return row == whole.bytes;
   }
 
   // Checks that the runs are the whole tensor.
@@ -245,6 +260,7 @@ class DcpReader {
   PickleTree tree_;
   std::map<std::pair<std::string, Numbers>, Place> places_;
   std::map<std::string, std::size_t> files_;
+  std::size_t runs_ = 0;  // of all tensors
   Weights result_;
 };
 

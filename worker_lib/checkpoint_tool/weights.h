@@ -21,8 +21,9 @@ struct Run {
 
 struct Weight {
   std::string name;
-  PickleTensor tensor;    // with the size of its storage
-  std::vector<Run> runs;  // its storage, in order
+  PickleTensor tensor;            // with the size of its storage
+  std::vector<Run> runs;          // its storage, in order
+  std::vector<Run> records = {};  // with CRCs, of which the runs are parts
 };
 
 struct Weights {

@@ -81,6 +81,7 @@ bool FileStream::put_out(std::string_view piece) {
   if (is_direct_) {
     const ssize_t count =
         uninterrupted([&] { return write_file(fd_.get(), piece.data(), piece.size()); });
+    taken_ += static_cast<std::uint64_t>(std::max<ssize_t>(count, 0));
     if (count == static_cast<ssize_t>(piece.size())) return true;
     if (count < 0 && errno != EINVAL) return false;
     // The file system does not support direct writes, or not from where a short write ended.
@@ -88,6 +89,7 @@ bool FileStream::put_out(std::string_view piece) {
     piece.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   }
   if (!write_all(fd_.get(), piece, write_file)) return false;
+  taken_ += piece.size();
   // Starts the disk now, and not only when fsync() waits for it. If this is not possible,
   // fsync() does it all.
   if (leaving_) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);

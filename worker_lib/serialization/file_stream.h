@@ -7,6 +7,7 @@
 // Calls that change files go through base/file_calls.h. One thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -43,6 +44,8 @@ class FileStream {
   void fail(int sys_errno);
 
   std::uint64_t bytes() const { return bytes_; }  // that were written
+  // Returns how many bytes the disk has taken. Any thread.
+  std::uint64_t progress() const { return taken_; }
   // Final after finish().
   const std::optional<Error>& failure() const { return failure_; }
 
@@ -63,6 +66,7 @@ class FileStream {
   UniqueFd fd_;
   std::size_t filled_ = 0;
   std::uint64_t bytes_ = 0;
+  std::atomic<std::uint64_t> taken_ = 0;
   std::optional<Error> failure_;
   // The disk's thread uses these between begin() and join().
   bool is_direct_ = false;

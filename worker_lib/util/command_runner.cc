@@ -63,6 +63,20 @@ int start(const std::string& command, const CommandVariables& variables, pid_t& 
   return failed;
 }
 
+// Waits for the end of a child, for kLookMs at most. Returns whether it has ended. descriptor: of
+// the child; not valid if the system gave none.
+bool ends_soon(pid_t pid, const UniqueFd& descriptor) {
+  if (descriptor.valid()) {
+    pollfd look{.fd = descriptor.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&look, 1, kLookMs) > 0;
+  }
+  siginfo_t end{};
+  const int failed = ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG | WNOWAIT);
+  if (failed != 0 || end.si_pid != 0) return true;
+  ::poll(nullptr, 0, kLookMs);
+  return false;
+}
+
 // Waits for the end of a child. Returns its status; nullopt: another part of the program has reaped
 // it.
 std::optional<int> status_of(pid_t pid) {
@@ -80,21 +94,20 @@ Result<void> run_command(const std::string& command, const CommandVariables& var
   pid_t pid = 0;
   if (const int failed = start(command, variables, pid); failed != 0)
     return system_error(doing, failed);
-  const UniqueFd ended = pidfd_of(pid);
+  const UniqueFd descriptor = pidfd_of(pid);
   std::optional<TimePoint> kill_at;
   bool was_ended = false;
-  if (ended.valid())
-    for (pollfd look{.fd = ended.get(), .events = POLLIN, .revents = 0};
-         ::poll(&look, 1, kLookMs) <= 0;) {
-      if (!was_ended && is_over()) {
-        ::kill(-pid, SIGTERM);
-        was_ended = true;
-        kill_at = BootClock::now() + kGrace;
-      }
-      if (kill_at && BootClock::now() >= *kill_at) ::kill(-pid, SIGKILL);
+  while (!ends_soon(pid, descriptor)) {
+    if (!was_ended && is_over()) {
+      ::kill(-pid, SIGTERM);
+      was_ended = true;
+      kill_at = BootClock::now() + kGrace;
     }
+    if (kill_at && BootClock::now() >= *kill_at) ::kill(-pid, SIGKILL);
+  }
+  // Ends what the shell has left. Until the shell is reaped, the number is its group's.
+  if (was_ended) ::kill(-pid, SIGKILL);
   const std::optional<int> status = status_of(pid);
-  if (was_ended) ::kill(-pid, SIGKILL);  // what the shell has left
   Error error{.kind = ErrorKind::kSystem, .doing = doing};
   if (was_ended)
     error.cause = "it had not ended in time, and was ended";
@@ -133,6 +146,8 @@ void CommandRunner::finish(Duration patience, const std::function<void()>& repor
   changed_.notify_all();
   lock.unlock();
   if (thread_.joinable()) thread_.join();
+  if (std::exchange(waiting_, std::nullopt))
+    warn_("run the command '" + command_ + "': there was no time for the last event");
 }
 
 void CommandRunner::work() {

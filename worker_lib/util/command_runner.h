@@ -34,7 +34,7 @@ Result<void> run_command(const std::string& command, const CommandVariables& var
 
 class CommandRunner {
  public:
-  // warn: gets a line about each failure, on the thread of this object.
+  // warn: gets a line about each failure, on the thread of this object or in finish().
   CommandRunner(std::string command, std::function<void(const std::string&)> warn)
       : command_(std::move(command)), warn_(std::move(warn)) {}
   // Ends a command that still runs.
@@ -46,7 +46,8 @@ class CommandRunner {
 
   // Returns at once.
   void begin(CommandVariables variables);
-  // Waits until all events are done, for at most `patience`. Then ends the command, and warns.
+  // Waits until all events are done, for at most `patience`. Then ends the command, and warns
+  // of it and of an event that still waits.
   // report: called five times a second.
   void finish(Duration patience, const std::function<void()>& report);
 

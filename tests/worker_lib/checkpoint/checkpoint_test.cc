@@ -785,6 +785,18 @@ TEST_F(CheckpointTest, CommandsCopyCheckpointsAndFetchThemIntoAnEmptyDirectory) 
                       HasSubstr("fetch checkpoints: run the command 'echo not fetched again >&2; "
                                 "false': exit code 1"));
   });
+  // Manifests of a fetch that was cut off are no checkpoints: the fetch is repeated.
+  options.directory = directory_ / "fourth";
+  options.fetch_command =
+      "cp " + store.path() + "/*.json \"$DDPRUN_CHECKPOINT_DIRECTORY\"; kill -9 $$";
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, options), Kind::kSystem, HasSubstr("signal 9"));
+    options.fetch_command = fetch;
+    Training training(group.rank(), group.size());
+    EXPECT_EQ(CheckpointManager(group, 0, options).restore(training.state).step, 2);
+    options.fetch_command = "false";
+    EXPECT_EQ(CheckpointManager(group, 0, options).restore(training.state).step, 2);
+  });
 }
 
 TEST(DigestOf, SeesEveryBitAndEveryName) {

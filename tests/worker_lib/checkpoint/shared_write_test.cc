@@ -7,13 +7,20 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <limits>
+#include <new>
 #include <optional>
+#include <stdexcept>
+#include <string_view>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/zero_optimizer.h"
 #include "tests/support/context_world.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/read_file.h"
 #include "tests/support/scoped_file_calls.h"
@@ -21,6 +28,9 @@
 #include "tests/support/torch.h"
 #include "tests/worker_lib/support/pickled.h"
 #include "tests/worker_lib/support/verified_data.h"
+#include "worker_lib/checkpoint/contents.h"
+#include "worker_lib/checkpoint/gather.h"
+#include "worker_lib/checkpoint/shard_assignment.h"
 
 namespace ddprun {
 namespace {
@@ -28,6 +38,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::in_a_world_of;
+using testing_support::kPatience;
 using testing_support::TemporaryDirectory;
 
 constexpr const char* kFile = "step-000000000001.pt";
@@ -174,6 +185,140 @@ TEST(SharedWrite, AFileSystemThatLosesPartsIsNotBelieved) {
   });
   EXPECT_THAT(testing_support::listing(together.path()),
               testing::Not(testing::Contains(testing::StartsWith("step-"))));
+}
+
+// SecondOpeners: a file system that knows what was opened by a rank that has not made it.
+struct SecondOpeners : FileCalls {
+  int open(const char* path, int flags, mode_t mode) override {
+    const int fd = FileCalls::open(path, flags, mode);
+    if (fd >= 0) is_second[static_cast<std::size_t>(fd)] = is_of_second(path, flags);
+    return fd;
+  }
+  static bool is_of_second(const char* path, int flags) {
+    return std::string(path).ends_with(".tmp") && (flags & O_CREAT) == 0;
+  }
+
+  std::array<std::atomic<bool>, 1024> is_second{};
+};
+
+// LosesTails: keeps one page of a second opener's write, unless the file ends there.
+struct LosesTails : SecondOpeners {
+  ssize_t write(int fd, const void* data, std::size_t bytes) override {
+    const std::string_view piece(static_cast<const char*>(data), bytes);
+    const bool is_last = piece.find("PK\5\6") != std::string_view::npos;
+    if (!is_second[static_cast<std::size_t>(fd)] || bytes <= kPage || is_last)
+      return FileCalls::write(fd, data, bytes);
+    if (FileCalls::write(fd, data, kPage) != static_cast<ssize_t>(kPage)) return -1;
+    const bool has_moved = ::lseek(fd, static_cast<off_t>(bytes - kPage), SEEK_CUR) >= 0;
+    return has_moved ? static_cast<ssize_t>(bytes) : -1;
+  }
+
+  static constexpr std::size_t kPage = 4096;
+};
+
+// SlowDisk: takes more than half of the timeout for each large write of a second opener.
+struct SlowDisk : SecondOpeners {
+  static constexpr Timeout kTimeout = std::chrono::seconds(4);
+
+  ssize_t write(int fd, const void* data, std::size_t bytes) override {
+    if (is_second[static_cast<std::size_t>(fd)] && bytes > (16 << 10)) {
+      testing_support::let_pass(kTimeout * 5 / 8);
+      ++writes;
+    }
+    return FileCalls::write(fd, data, bytes);
+  }
+
+  std::atomic<int> writes = 0;
+};
+
+// FullMemory: memory is full when rank 0 opens the file for what another rank sends.
+struct FullMemory : FileCalls {
+  int open(const char* path, int flags, mode_t mode) override {
+    if (SecondOpeners::is_of_second(path, flags)) throw std::bad_alloc();
+    return FileCalls::open(path, flags, mode);
+  }
+};
+
+// Saves with these file calls in a world. expect: waits for the save.
+void save_with(FileCalls& calls, int size,
+               const std::function<CheckpointOptions(int rank)>& options,
+               const std::function<void(CheckpointManager&)>& expect) {
+  in_a_world_of(size, [&](Context& context) {
+    Learner learner;
+    torch::optim::Adam optimizer(learner.net->parameters());
+    const TrainingState state = learner.trained_by(optimizer, context.rank());
+    CheckpointManager manager(context, options(context.rank()));
+    std::optional<ScopedFileCalls> scope;
+    if (context.rank() == 0) scope.emplace(calls);
+    context.group().barrier();
+    manager.save(1, state);
+    expect(manager);
+    context.group().barrier();
+  });
+}
+
+TEST(SharedWrite, AFileSystemThatLosesTheEndOfAPartIsNotBelieved) {
+  const TemporaryDirectory together;
+  LosesTails calls;
+  save_with(
+      calls, 3, [&](int) { return together_in(together); },
+      [](CheckpointManager& manager) {
+        EXPECT_DIST_ERROR(manager.wait(), DistError::Kind::kSystem,
+                          HasSubstr("write_together_from"));
+      });
+  EXPECT_THAT(testing_support::listing(together.path()),
+              testing::Not(testing::Contains(testing::StartsWith("step-"))));
+}
+
+TEST(SharedWrite, ADiskThatTakesLongerThanTheTimeoutIsAwaitedWhileItWrites) {
+  const TemporaryDirectory together;
+  SlowDisk calls;
+  save_with(
+      calls, 2,
+      [&](int) {
+        CheckpointOptions options = together_in(together);
+        options.disk_timeout = SlowDisk::kTimeout;
+        return options;
+      },
+      [](CheckpointManager& manager) { manager.wait(); });
+  EXPECT_GE(calls.writes, 2);
+  EXPECT_FALSE(contents_in(together).empty());
+}
+
+TEST(SharedWrite, ARankWhoseMemoryIsFullIsReportedAndNotAwaited) {
+  const TemporaryDirectory together, elsewhere;
+  FullMemory calls;
+  save_with(
+      calls, 3,
+      [&](int rank) {
+        CheckpointOptions options = together_in(rank > 0 ? elsewhere : together);
+        options.disk_timeout = std::chrono::seconds(30);
+        return options;
+      },
+      [](CheckpointManager& manager) {
+        EXPECT_DIST_ERROR(manager.wait(), DistError::Kind::kSystem, HasSubstr("out of memory"));
+      });
+}
+
+TEST(SharedWrite, NothingIsSentAfterAFailure) {
+  const TemporaryDirectory together, elsewhere;
+  in_a_world_of(3, [&](Context& context) {
+    Learner learner;
+    torch::optim::Adam optimizer(learner.net->parameters());
+    const TrainingState state = learner.trained_by(optimizer, context.rank());
+    const GatheredState gathered = gather_for_save(
+        context.group(), state,
+        {.step = 1, .is_shared = [](std::int64_t) { return true; }, .timeout = kPatience});
+    const PickleDict shard = shard_of(
+        state, gathered.facts, ShardAssignment(state, context.rank(), 3, true), gathered.own);
+    CheckpointDirectory directory((context.rank() == 2 ? elsewhere : together).path());
+    const SharedWrite options{.name = kFile, .timeout = kPatience, .on_progress = [&] {
+                                if (context.rank() == 0) throw std::runtime_error("failed once");
+                              }};
+    EXPECT_DIST_ERROR(write_together(context.group(), directory, shard, options),
+                      DistError::Kind::kSystem, HasSubstr("failed once"));
+  });
+  EXPECT_THAT(testing_support::listing(together.path()), testing::IsEmpty());
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 #include "worker_lib/util/command_runner.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "base/pidfd.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 
@@ -80,6 +84,31 @@ TEST_F(CommandRunners, ACommandThatIsTooSlowIsEndedWithItsChildren) {
   command->begin(variables("2"));
   finish(*command);
   EXPECT_EQ(warnings_.size(), 1U) << "nothing begins after the end";
+}
+
+TEST_F(CommandRunners, AnEventThatWaitsAtTheEndIsAWarning) {
+  const auto command = runner("touch \"$DIR/begun\"; exec sleep 1000");
+  command->begin(variables("1"));
+  await("begun");
+  command->begin(variables("2"));
+  finish(*command, std::chrono::milliseconds(1));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("was ended"), HasSubstr("there was no time")));
+}
+
+TEST(RunCommand, IsEndedWithoutADescriptorOfItsProcess) {
+  std::vector<UniqueFd> for_the_shell;  // it has none of them, so it can open files
+  for (int i = 0; i < 8; ++i) for_the_shell.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit tight{.rlim_cur = static_cast<rlim_t>(for_the_shell.back().get()) + 1,
+                     .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  const bool has_descriptor = pidfd_of(::getpid()).valid();
+  const Result<void> done = run_command("exec sleep 1000", {}, [] { return true; });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(has_descriptor);
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message(), HasSubstr("was ended"));
 }
 
 TEST(RunCommand, SaysHowItFailed) {

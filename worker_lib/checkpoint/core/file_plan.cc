@@ -98,6 +98,7 @@ void PartWriter::write_records(
 }
 
 void PartWriter::write_directory(const std::vector<std::uint32_t>& crcs) {
+  DDPRUN_ASSERT(crcs.size() == plan_.records.size(), "each record has a CRC");
   for (std::size_t i = 0; i < plan_.records.size(); ++i)
     if (plan_.records[i].rank != rank_) zip_.set_crc(i, crcs[i]);
   zip_.finish();
