@@ -12,7 +12,7 @@ import os
 import struct
 import threading
 import time
-from typing import ContextManager, Optional
+from typing import ContextManager, Iterator, Optional
 
 from ddprun._environment import is_child
 
@@ -20,7 +20,7 @@ _MAGIC_AND_VERSION = (0x50524444, 2)
 _MAPPED_BYTES = 4096  # of a page, for the fields below
 # Indexes of 64-bit words in the page.
 _REPORTS, _STEP, _ACTIVITY, _LONG_WAITS = 1, 2, 3, 5
-_FIRST_STEP_NS, _FIRST_STEP = 9, 10
+_FIRST_STEP_NS, _FIRST_STEP, _CHECKPOINT_NS = 9, 10, 11
 _STEP_LIMIT = 1 << 63
 
 
@@ -140,3 +140,19 @@ def long_wait() -> ContextManager[None]:
     if not _is_open:
         _open()
     return _NO_WAIT if _words is None else _LONG_WAIT
+
+
+@contextlib.contextmanager
+def checkpoint_wait() -> Iterator[None]:
+    """Returns a context in which the training waits for a checkpoint.
+
+    An exception that leaves it is no wait: its time may be that of a hang.
+    """
+    if not _is_open:
+        _open()
+    begun = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    yield
+    waited = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - begun
+    with _lock:
+        if _words is not None:  # not in a child that was forked within the wait
+            _words[_CHECKPOINT_NS] += waited

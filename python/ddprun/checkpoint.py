@@ -37,7 +37,7 @@ from ddprun._checkpoint_state import (Snapshot, TrainingState, contents_of, coun
                                       hash_of_models, own_generators, read_verified, refuse_fsdp)
 from ddprun._commands import CommandRunner, run_command
 from ddprun._environment import Environment
-from ddprun._progress import long_wait, report_activity
+from ddprun._progress import checkpoint_wait, long_wait, report_activity
 from ddprun._sampler import DistributedSampler
 from ddprun._save import announce_checkpoint, any_rank, save_requested
 
@@ -306,13 +306,14 @@ class CheckpointManager:
         except Exception as error:
             own_failure = error
             report = {"failure": to_report(error)}
-        reports = self._ranks.gather(report)
-        try:
-            return bool(self._ranks.on_rank_0(lambda: self._begin_save(step, state, reports)))
-        except Exception:
-            if own_failure is not None:
-                raise own_failure from None
-            raise
+        with checkpoint_wait():
+            reports = self._ranks.gather(report)
+            try:
+                return bool(self._ranks.on_rank_0(lambda: self._begin_save(step, state, reports)))
+            except Exception:
+                if own_failure is not None:
+                    raise own_failure from None
+                raise
 
     def maybe_save(self, step: int, state: TrainingState) -> MaybeSaved:
         """Saves when ``every_steps`` or ``every`` says so, and when the launcher asks for it.
@@ -350,7 +351,8 @@ class CheckpointManager:
         OSError, DirectoryTakenError
             On every rank: the last save has failed.
         """
-        self._ranks.on_rank_0(self._settle)
+        with checkpoint_wait():
+            self._ranks.on_rank_0(self._settle)
 
     def best(self) -> str:
         """Returns the data file with the best metric; empty if none has one. Not collective."""

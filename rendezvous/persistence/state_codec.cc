@@ -23,6 +23,18 @@ void fields(F& at, Of<F, TrainedSteps>& steps) {
   at.field("time_ms", steps.time);
 }
 
+template <class F>
+void fields(F& at, Of<F, OpenGeneration>& open) {
+  at.field("heard_ms", open.heard);
+  at.optional("started_ms", open.started);
+  at.optional("first_step_ms", open.first_step_at);
+  at.field("first_step", open.first_step, kStep);
+  at.field("last_step", open.last_step, kStep);
+  at.field("checkpoint_ms", open.checkpoint);
+  at.field("stopped_ms", open.stopped);
+  at.optional("hung_ms", open.hung);
+}
+
 // The times of the calendar are in milliseconds since 1970.
 template <class F>
 void fields(F& at, Of<F, BooksState>& books) {
@@ -31,6 +43,7 @@ void fields(F& at, Of<F, BooksState>& books) {
   at.field("cause", books.cause, kTimeCauseWords);
   at.field("in_generation", books.in_generation);
   at.optional("left_ms", books.left);
+  at.optional("open", books.in_generation, books.open);
   at.optional("steps", !books.steps.empty(), books.steps, Most{TimeBooks::kSpansKept});
 }
 

@@ -42,6 +42,24 @@ class Page(frame.Test):
         self.assertEqual(step, 7)
         self.assertTrue(before < when < time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
+    def test_only_a_checkpoint_that_is_written_is_waited_for(self):
+        self.check("""
+from ddprun._progress import checkpoint_wait
+try:
+    with checkpoint_wait():
+        raise OSError
+except OSError:
+    pass
+""")
+        self.assertEqual(struct.unpack_from("<Q", self.page, 88), (0,))
+        self.check("""
+from ddprun._progress import checkpoint_wait
+with checkpoint_wait():
+    pass
+""")
+        waited, = struct.unpack_from("<Q", self.page, 88)
+        self.assertTrue(0 < waited < 60e9, waited)
+
     def test_activity_grows(self):
         self.check("for _ in range(5): ddprun.report_activity()", activity=5)
 

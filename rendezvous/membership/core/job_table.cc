@@ -29,6 +29,10 @@ std::string ended_and_forgotten(const std::string& job) {
 void move_times(BooksState& books, Duration by) {
   books.since += by;
   if (books.left) *books.left += by;
+  OpenGeneration& open = books.open;
+  open.heard += by;
+  for (std::optional<TimePoint>* const time : {&open.started, &open.first_step_at, &open.hung})
+    if (*time) **time += by;
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ Membership::Landmark Membership::landmark() const {
           .restarts_used = budget_.used(),
           .failed = failed_,
           .ending = ending_.has_value(),
-          .places = recall_until_ ? 0 : tally_.assigned};
+          .places = recall_until_ ? 0 : tally_.assigned,
+          .books = books_.state().open.heard.time_since_epoch() / kBooksKeptEvery};
 }
 
 JobState Membership::state(TimePoint now) const {

@@ -151,6 +151,8 @@ class Membership {
   static constexpr std::size_t kEndsOfOlder = 4;
   static constexpr std::size_t kEndsInWords = 1;
   static constexpr std::size_t kSeenKept = 32;  // lines of the newest failed generation
+  // How often the books of a running generation are recorded.
+  static constexpr Duration kBooksKeptEvery = std::chrono::minutes(5);
   // Minimum time between two restarts that use no budget because the service did not run.
   static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
@@ -210,6 +212,7 @@ class Membership {
     bool failed;
     bool ending;
     std::size_t places;  // nodes that may run the newest generation; 0 while it is recalled
+    std::int64_t books;  // counts the periods of kBooksKeptEvery in which the nodes were heard
 
     friend bool operator==(const Landmark&, const Landmark&) = default;
   };

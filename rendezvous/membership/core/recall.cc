@@ -92,6 +92,7 @@ bool Membership::settle_recall() {
   if (ended) return true;
   if (here.empty()) {  // no node has come back: the outage may be all that has happened
     if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
+    books_.leave(TimeCause::kRecovery, books_.state().open.heard, now_);
     return true;
   }
   // The other nodes still run the generation, so the outage did not end these nodes' workers.
@@ -135,7 +136,12 @@ void Membership::take_over() {
   recall_until_.reset();
   find_first_lease();
   phase_ = JobPhase::kRunning;
-  if (!books_.is_in_generation()) books_.form(now_);  // the history before that is lost
+  if (!books_.is_in_generation()) {  // the history before that is lost
+    books_.form(now_);
+    books_.started(now_);
+    for (const auto& [id, member] : members_)
+      if (member.assignment) books_.report(member.status.times, member.status.step, now_);
+  }
   failed_ = judges_recalled_ = false;
   for (auto& [id, member] : members_) {
     member.checkpoints_seen = checkpoints_;

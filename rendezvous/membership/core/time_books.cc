@@ -21,7 +21,7 @@ Duration share_from(const TrainedSteps& steps, std::int64_t step) {
 TimeBooks::TimeBooks(const BooksState& state, TimePoint now) : state_(state) {
   state_.since = std::min(state_.since, now);
   if (state_.left) state_.left = std::clamp(*state_.left, state_.since, now);
-  if (state_.in_generation) facts_.started = state_.since;
+  if (state_.in_generation && !state_.open.started) state_.open.started = state_.since;
 }
 
 void TimeBooks::form(TimePoint now) {
@@ -29,36 +29,40 @@ void TimeBooks::form(TimePoint now) {
   settle();
   book(now);
   state_.in_generation = true;
+  state_.open.heard = now;
   ++state_.booked.generations;
 }
 
 void TimeBooks::started(TimePoint now) {
-  if (state_.in_generation && !state_.left) facts_.started = now;
+  if (!state_.in_generation || state_.left) return;
+  state_.open.started = state_.open.heard = now;
 }
 
 void TimeBooks::report(const WorkTimes& work, std::optional<std::int64_t> step, TimePoint now) {
   if (!state_.in_generation) return;
-  facts_.checkpoint = std::max(facts_.checkpoint, work.checkpoint);
-  facts_.stopped = std::max(facts_.stopped, work.stopped);
+  state_.open.heard = now;
+  state_.open.checkpoint = std::max(state_.open.checkpoint, work.checkpoint);
+  state_.open.stopped = std::max(state_.open.stopped, work.stopped);
   if (!work.first_step) return;
   const TimePoint at = now - work.since_first;
-  if (!facts_.first_step_at) {
-    facts_.first_step = facts_.last_step = *work.first_step;
+  if (!state_.open.first_step_at) {
+    state_.open.first_step = state_.open.last_step = *work.first_step;
     state_.booked.has_steps = true;
     lose_from(*work.first_step);
   }
-  facts_.first_step_at = std::min(facts_.first_step_at.value_or(at), at);
-  facts_.last_step = std::max(facts_.last_step, step.value_or(facts_.last_step));
+  state_.open.first_step_at = std::min(state_.open.first_step_at.value_or(at), at);
+  state_.open.last_step = std::max(state_.open.last_step, step.value_or(state_.open.last_step));
 }
 
 void TimeBooks::hung(TimePoint since) {
-  if (state_.in_generation && !state_.left) facts_.hung = since;
+  if (state_.in_generation && !state_.left) state_.open.hung = since;
 }
 
 void TimeBooks::leave(TimeCause cause, TimePoint since, TimePoint now) {
   if (!state_.in_generation || state_.left) return;
   state_.cause = cause;
-  state_.left = facts_.hung ? now : std::clamp(since, state_.since, std::max(state_.since, now));
+  state_.left =
+      state_.open.hung ? now : std::clamp(since, state_.since, std::max(state_.since, now));
 }
 
 void TimeBooks::wait(TimePoint now) {
@@ -107,16 +111,16 @@ void TimeBooks::book(TimePoint until) {
   state_.since = until;
   state_.in_generation = false;
   state_.left.reset();
-  facts_ = {};
+  state_.open = {};
 }
 
 void TimeBooks::book_generation(TimePoint until) {
   const TimePoint begin = state_.since;
-  const TimePoint hung = std::clamp(facts_.hung.value_or(until), begin, until);
-  const TimePoint stepped = std::clamp(facts_.first_step_at.value_or(hung), begin, hung);
+  const TimePoint hung = std::clamp(state_.open.hung.value_or(until), begin, until);
+  const TimePoint stepped = std::clamp(state_.open.first_step_at.value_or(hung), begin, hung);
   // A node's first status may be lost, so a step proves a start, too.
-  const TimePoint no_start = facts_.first_step_at ? begin : hung;
-  const TimePoint started = std::clamp(facts_.started.value_or(no_start), begin, stepped);
+  const TimePoint no_start = state_.open.first_step_at ? begin : hung;
+  const TimePoint started = std::clamp(state_.open.started.value_or(no_start), begin, stepped);
   Duration loading = stepped - started;
   Duration training = hung - stepped;
   JobTimes& booked = state_.booked;
@@ -126,8 +130,8 @@ void TimeBooks::book_generation(TimePoint until) {
     booked[cause] += part;
     return time - part;
   };
-  move(training, facts_.checkpoint, TimeCause::kCheckpoint);
-  move(loading, move(training, facts_.stopped, TimeCause::kStopped), TimeCause::kStopped);
+  move(training, state_.open.checkpoint, TimeCause::kCheckpoint);
+  move(loading, move(training, state_.open.stopped, TimeCause::kStopped), TimeCause::kStopped);
   booked[TimeCause::kStarting] += started - begin;
   booked[TimeCause::kLoading] += loading;
   booked[TimeCause::kTraining] += training;
@@ -136,7 +140,7 @@ void TimeBooks::book_generation(TimePoint until) {
     booked.first_starting += started - begin;
     booked.first_loading += loading;
   }
-  if (facts_.first_step_at) keep_steps(training);
+  if (state_.open.first_step_at) keep_steps(training);
 }
 
 // Divides a generation that was left.
@@ -170,7 +174,7 @@ void TimeBooks::lose_from(std::int64_t step) {
 
 void TimeBooks::keep_steps(Duration training) {
   std::vector<TrainedSteps>& kept = state_.steps;
-  kept.push_back({facts_.first_step, facts_.last_step, training});
+  kept.push_back({state_.open.first_step, state_.open.last_step, training});
   if (kept.size() <= kSpansKept) return;
   kept[1].first = kept[0].first;
   kept[1].time += kept[0].time;

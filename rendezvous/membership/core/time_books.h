@@ -34,13 +34,28 @@ struct TrainedSteps {
   friend bool operator==(const TrainedSteps&, const TrainedSteps&) = default;
 };
 
-// BooksState: what a restarted service needs. Agents report the rest again.
+// OpenGeneration: what is known about the open generation.
+struct OpenGeneration {
+  TimePoint heard;  // of the last event or report
+  std::optional<TimePoint> started = {};
+  std::optional<TimePoint> first_step_at = {};
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  Duration checkpoint{};
+  Duration stopped{};
+  std::optional<TimePoint> hung = {};
+
+  friend bool operator==(const OpenGeneration&, const OpenGeneration&) = default;
+};
+
+// BooksState: what a restarted service needs. The nodes of a generation may not come back.
 struct BooksState {
   JobTimes booked;                  // up to `since`
   TimePoint since;                  // the begin of the open period
   TimeCause cause{};                // of the open period, or of the one after the generation
   bool in_generation = false;       // the open period is a generation
   std::optional<TimePoint> left;    // the generation is over since then, and not divided yet
+  OpenGeneration open = {};         // only if in_generation
   std::vector<TrainedSteps> steps;  // ascending, without overlaps; at most kSpansKept
 
   friend bool operator==(const BooksState&, const BooksState&) = default;
@@ -50,7 +65,7 @@ class TimeBooks {
  public:
   static constexpr std::size_t kSpansKept = 8;  // more are merged, the oldest first
 
-  // The job begins to wait for nodes.
+  // Begins the books of a job that waits for nodes.
   explicit TimeBooks(TimePoint now) : state_{.booked = {}, .since = now} {}
   // Continues the books of an earlier run of the service.
   TimeBooks(const BooksState& state, TimePoint now);
@@ -63,16 +78,16 @@ class TimeBooks {
   // because nodes report while they end their workers. step: the
   // last step that its workers have reported.
   void report(const WorkTimes& work, std::optional<std::int64_t> step, TimePoint now);
-  // The workers have hung since then.
+  // Notes since when the workers have hung.
   void hung(TimePoint since);
-  // The generation is being ended since then. cause: of the time that follows.
+  // Notes since when the generation is being ended. cause: of the time that follows.
   void leave(TimeCause cause, TimePoint since, TimePoint now);
-  // No workers are left, and too few nodes are here: the job no longer recovers, it waits.
+  // Begins to wait: no workers are left, and too few nodes are here.
   void wait(TimePoint now);
-  // A person has stopped the job.
+  // Notes that a person has stopped the job.
   void stop(TimePoint now);
   void end(TimePoint now);
-  // The ended job begins again: it has waited for nodes since its end.
+  // Continues the books of an ended job: it has waited for nodes since its end.
   void begin_again();
 
   // Returns the times up to now. Without any report of a step, loading counts as training.
@@ -81,17 +96,6 @@ class TimeBooks {
   bool is_in_generation() const { return state_.in_generation && !state_.left; }
 
  private:
-  // What is known about the open generation.
-  struct Facts {
-    std::optional<TimePoint> started = {};
-    std::optional<TimePoint> first_step_at = {};
-    std::int64_t first_step = 0;
-    std::int64_t last_step = 0;
-    Duration checkpoint{};
-    Duration stopped{};
-    std::optional<TimePoint> hung = {};
-  };
-
   void book(TimePoint until);
   void book_generation(TimePoint until);
   void settle();
@@ -100,7 +104,6 @@ class TimeBooks {
   void keep_steps(Duration training);
 
   BooksState state_;
-  Facts facts_;
   bool is_over_ = false;
 };
 

@@ -60,6 +60,14 @@ JobRecord a_record() {
                            .cause = TimeCause::kStopped,
                            .in_generation = true,
                            .left = TimePoint(seconds(1'795'263'060)),
+                           .open = {.heard = TimePoint(seconds(1'795'263'059)),
+                                    .started = TimePoint(seconds(1'795'263'001)),
+                                    .first_step_at = TimePoint(seconds(1'795'263'002)),
+                                    .first_step = -4,
+                                    .last_step = 7,
+                                    .checkpoint = seconds(1),
+                                    .stopped = seconds(2),
+                                    .hung = TimePoint(seconds(1'795'263'050))},
                            .steps = {{-3, 99, seconds(50)}}};
   state.books->booked[TimeCause::kLostWork] = seconds(7);
   return record;

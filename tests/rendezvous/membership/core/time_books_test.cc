@@ -209,6 +209,60 @@ TEST_F(JobTimesTest, GoOnInAnotherRunOfTheService) {
   EXPECT_EQ((*job_->times(now_))[kTraining], seconds(30));
 }
 
+TEST_F(JobTimesTest, AnOutageOfServiceAndNodesIsNoTraining) {
+  start({1, 1}, 1);
+  join("a");
+  say("a", AgentPhase::kRunning, 0);
+  live(seconds(600));
+  take(job_->status("id-a", steps_of(AgentPhase::kRunning, 0, 1, 500), now_));
+  const JobState state = job_->state(now_);
+  now_ += seconds(3600);
+  job_.emplace(state, seconds(5), now_);
+  pass(seconds(5));  // no node comes back
+  now_ += seconds(7200);
+  join("b");
+  AgentStatus status = steps_of(AgentPhase::kFinished, 1, 401, 500);
+  say("b", AgentPhase::kRunning, 1);
+  live(seconds(100));
+  take(job_->status("id-b", status, now_));
+  ASSERT_TRUE(told<End>("b"));
+  const JobTimes& times = *told<End>("b")->verdict.times;
+  EXPECT_EQ(times[kLoading], seconds(100));
+  EXPECT_EQ(times[kTraining], seconds(400 + 100));
+  EXPECT_EQ(times[kLostWork], seconds(100));
+  EXPECT_EQ(times[kRecovery], seconds(3600 + 5));
+  EXPECT_EQ(times[kWaiting], seconds(7200));
+  EXPECT_EQ(times.wall(), now_ - TimePoint(seconds(1000)));
+}
+
+TEST_F(JobTimesTest, AreRecordedWhileAGenerationRuns) {
+  start({1, 1}, 1);
+  join("a");
+  say("a", AgentPhase::kRunning, 0);
+  const Membership::Landmark begun = job_->landmark();
+  now_ += Membership::kBooksKeptEvery;
+  take(job_->status("id-a", steps_of(AgentPhase::kRunning, 0, 1, 5), now_));
+  EXPECT_NE(job_->landmark(), begun);
+}
+
+TEST_F(JobTimesTest, OfAGenerationThatIsTakenOverAreNotItsStart) {
+  for (const bool has_steps : {false, true}) {
+    start({1, 1}, 1);
+    told_.clear();
+    join("a");
+    Hello again = hello_again("a", AgentPhase::kRunning, 0);
+    again.assignment = *told<Assignment>("a");
+    if (has_steps) again.status.times = first_step(1, seconds(30));
+    start({1, 1}, 1);
+    job_->expect_past(now_ + seconds(5));
+    take(job_->joined(again, false, now_));
+    ASSERT_EQ(job_->phase(), JobPhase::kRunning);
+    live(seconds(60));
+    EXPECT_EQ((*job_->times(now_))[kTraining], seconds(60)) << has_steps;
+    EXPECT_EQ(job_->times(now_)->has_steps, has_steps);
+  }
+}
+
 TEST_F(JobTimesTest, AStopOnRequestIsNoRecovery) {
   start({1, 1}, 1);
   join("a");
