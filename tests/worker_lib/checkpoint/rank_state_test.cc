@@ -87,7 +87,7 @@ struct Training {
     return result;
   }
 
-  const Setting& setting;
+  const Setting setting;  // a copy: tests pass temporaries
   ProcessGroup& group;
   torch::nn::Sequential net;
   Model model;
