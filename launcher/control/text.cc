@@ -74,7 +74,11 @@ std::string job_text(const Json& job) {
   }
   all += "  restarts: " + digits(job, "restarts_used") + " of " + digits(job, "max_restarts") +
          " used\n";
-  if (const auto times = job.find("times"); times != job.end() && times->is_object()) {
+  // In the first minute, the shares of an undisturbed job say nothing.
+  constexpr std::int64_t kShownFromMs = 60'000;
+  if (const auto times = job.find("times");
+      times != job.end() && times->is_object() &&
+      (number(*times, "wall_ms", 0) >= kShownFromMs || number(*times, "restarts", 0) > 0)) {
     all += "  " + text(*times, "what") + "\n";
   }
   Rows nodes;
