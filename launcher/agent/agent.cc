@@ -143,6 +143,7 @@ class Agent {
       output_drain_.hurry();
     }
     over_ = true;
+    // The service names another node only if it runs in no node's process.
     const bool has_service = rendezvous_.server() != nullptr;
     time_limit_.close();
     report_.end(exit_code_, is_first_node());
@@ -155,7 +156,7 @@ class Agent {
     const bool goes_on = may_requeue && requeue();
     output_drain_.flush();
     if (console_.has_losses()) tell_losses();
-    if (!goes_on && runs_end_commands(has_service))
+    if (!goes_on && (has_service || is_told_to_run_end_commands_))
       report_.run_end_commands(exit_code_, signals_.native_handle());
     output_drain_.flush();
     return exit_code_;
@@ -258,6 +259,8 @@ class Agent {
         .directive =
             [this](const Directive& directive) {
               log_.debug(std::visit([](const auto& what) { return describe(what); }, directive));
+              const End* const end = std::get_if<End>(&directive);
+              if (end && end->runs_end_commands) is_told_to_run_end_commands_ = true;
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
         .answer =
@@ -420,13 +423,6 @@ class Agent {
   bool is_first_node() const {
     const std::optional<Assignment>& assignment = supervisor_.assignment();
     return !assignment || assignment->node_rank == NodeRank(0);
-  }
-
-  // Returns whether --on-end and --on-failure are for this node, so that they run once for the job.
-  // has_service: this node ran the service. It speaks for a job that never had a generation.
-  bool runs_end_commands(bool has_service) const {
-    const std::optional<Assignment>& assignment = supervisor_.assignment();
-    return assignment ? assignment->node_rank == report_.first_node_left() : has_service;
   }
 
   // Reports lost output. A job that did its work but lost output did not succeed.
@@ -644,6 +640,7 @@ class Agent {
   bool guard_lost_ = false;
   bool over_ = false;                         // only the remaining output is left
   bool was_terminated_ = false;               // SIGTERM came
+  bool is_told_to_run_end_commands_ = false;  // by the service
   bool job_has_no_workers_ = false;           // as the service answered the last request to save
   TimePoint idle_until_;                      // see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported

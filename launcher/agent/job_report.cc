@@ -11,10 +11,14 @@
 #include "launcher/agent/end_command.h"
 #include "launcher/supervisor/core/verdict_report.h"
 #include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/core/worker_end.h"
 
 namespace ddprun {
 
 namespace {
+
+// The kernel limits a variable of the environment to 128 KiB.
+constexpr std::size_t kHeadlineBytes = 4096;
 
 // The console stays quiet for short jobs. Without steps and restarts there is nothing to say.
 bool is_worth_a_line(const JobTimes& times) {
@@ -77,6 +81,7 @@ JobOutcome JobReport::outcome(int exit_code) const {
   return {.exit_code = exit_code, .headline = headline, .verdict = verdict_};
 }
 
+// Returns the first node that was not lost when the job ended.
 NodeRank JobReport::first_node_left() const {
   std::set<NodeRank> lost;
   if (verdict_) {
@@ -110,6 +115,7 @@ void JobReport::run_end_commands(int exit_code, int signals) {
                             : is_saved ? "was saved"
                                        : "succeeded",
                             ": ", in_one_line(ended.headline));
+  command.headline = clipped(command.headline, kHeadlineBytes);
   const auto run = [&](const char* option, const std::string& text) {
     if (text.empty()) return;
     command.text = text;

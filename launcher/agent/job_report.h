@@ -35,10 +35,9 @@ class JobReport {
   void end(int exit_code, bool is_first_node);
   // Runs the commands of --on-end and --on-failure; see run_end_command(). Blocks.
   void run_end_commands(int exit_code, int signals);
-  // Returns the first node that was not lost when the job ended.
-  NodeRank first_node_left() const;
 
  private:
+  NodeRank first_node_left() const;
   void log_verdict(const Verdict& verdict, bool is_first_node);
   JobOutcome outcome(int exit_code) const;
   void write(std::function<Result<void>()> body);

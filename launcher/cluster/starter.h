@@ -1,5 +1,4 @@
-// Starts one ddprun on each node of a job, through the scheduler's own command: srun, or blaunch of
-// LSF.
+// Starts one ddprun on each node of a job by the command of the scheduler: srun, or blaunch of LSF.
 //
 // srun ends its tasks with SIGKILL if it gets a SIGTERM itself. So this process stands between: it
 // passes signals on to the tasks, through scancel. Seen with Slurm 22.05. blaunch gets the

@@ -194,6 +194,7 @@ template <class F>
 void fields(F& at, Of<F, End>& end) {
   at.field("verdict", end.verdict);
   at.optional("term", end.term > 0, end.term, kFromZero);
+  at.optional("runs_end_commands", end.runs_end_commands, end.runs_end_commands);
 }
 
 template <class F>

@@ -321,15 +321,16 @@ TEST_F(VerdictTest, TheCommandsForTheEndGetTheReportAndChangeNothing) {
 class NodesVerdictTest : public ServiceTest {
  protected:
   // Starts two nodes of a service with this lease. Their reports are report0.json and report1.json.
-  void begin_nodes(const std::string& script, const char* lease = "--lease=60") {
+  void begin_nodes(const std::string& script, const char* lease = "--lease=60",
+                   const char* nodes = "--nnodes=2") {
     service_flags_ = {lease};
     ASSERT_NO_FATAL_FAILURE(start_service());
     for (const char* rank : {"0", "1"}) {
-      nodes_.push_back(start_shell(
-          {"--nnodes=2", std::string("--node-rank=") + rank, "--rdzv-endpoint=" + address_,
-           std::string("--report-file=report") + rank + ".json",
-           std::string("--on-end=echo node ") + rank + " >> told"},
-          script));
+      nodes_.push_back(
+          start_shell({nodes, std::string("--node-rank=") + rank, "--rdzv-endpoint=" + address_,
+                       std::string("--report-file=report") + rank + ".json",
+                       std::string("--on-end=echo node ") + rank + " >> told"},
+                      script));
     }
   }
   json report_of(int node) const {
@@ -346,6 +347,19 @@ TEST_F(NodesVerdictTest, EachNodesOwnFileTellsTheEnd) {
     EXPECT_EQ(report_of(node)["failed_generations"][0]["first"][0]["rank"], 1) << node;
   }
   EXPECT_EQ(read_file(directory_ / "told"), "node 0\n") << "--on-end runs once for the job";
+}
+
+TEST_F(NodesVerdictTest, ANodeThatLeavesAnElasticJobRunsNoCommandForItsEnd) {
+  begin_nodes("echo up $WORLD_SIZE; until [ -e done ]; do sleep 0.05; done", "--lease=60",
+              "--nnodes=1:2");
+  for (const auto& node : nodes_) ASSERT_TRUE(node->wait_for_out("up 2")) << node->err();
+  nodes_[0]->signal(SIGTERM);
+  EXPECT_EQ(nodes_[0]->wait(), 128 + SIGTERM) << nodes_[0]->err();
+  ASSERT_TRUE(nodes_[1]->wait_for_out("up 1")) << nodes_[1]->err();
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "told"));
+  std::ofstream(directory_ / "done").close();
+  EXPECT_EQ(nodes_[1]->wait(), 0) << nodes_[1]->err();
+  EXPECT_EQ(read_file(directory_ / "told"), "node 1\n");
 }
 
 TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFailure) {

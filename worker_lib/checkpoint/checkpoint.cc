@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cmath>
+#include <exception>
 #include <set>
 
 #include "base/concat.h"
@@ -44,17 +45,22 @@ constexpr const char* kFetchMark = ".fetching";  // in a directory: a fetch has 
 // The end of the job's time is near.
 constexpr Duration kLeavePatience = std::chrono::seconds(10);
 
-// CheckpointWait: the training waits for a checkpoint while this lives.
+// CheckpointWait: the training waits for a checkpoint while this lives. If an exception ends it,
+// the wait is not reported: its time may be that of a hang.
 class CheckpointWait {
  public:
   explicit CheckpointWait(ProcessGroup& group) : group_(group) {}
-  ~CheckpointWait() { group_.report_checkpoint(BootClock::now() - begun_); }
+  ~CheckpointWait() {
+    if (std::uncaught_exceptions() == exceptions_)
+      group_.report_checkpoint(BootClock::now() - begun_);
+  }
   CheckpointWait(const CheckpointWait&) = delete;
   CheckpointWait& operator=(const CheckpointWait&) = delete;
 
  private:
   ProcessGroup& group_;
   const TimePoint begun_ = BootClock::now();
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 // Warns on rank 0 only, for warnings that are the same on all ranks.

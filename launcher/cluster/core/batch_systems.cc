@@ -52,7 +52,7 @@ constexpr BatchSystem kSystems[] = {
     {"Grid Engine job", "SGE_TASK_ID", "JOB_ID", "NHOSTS", kGridEngine},
 };
 
-std::string told(const NodeStarter& starter, int nodes, std::string_view hint = "") {
+std::string describe(const NodeStarter& starter, int nodes, std::string_view hint = "") {
   return concat("it has ", nodes, " nodes: start ddprun on each of them, `", starter.before,
                 "ddprun --nnodes=", nodes, " --rdzv-endpoint=$(hostname):29400 ...", starter.after,
                 "`", hint, " (--nnodes=1: only this node)");
@@ -66,7 +66,7 @@ Result<std::optional<ClusterPlan>> plan_of(const BatchSystem& system, const EnvL
   if (!nodes) return nodes.error();
   ClusterPlan plan = one_node_plan(system.name, *job_id, lookup);
   if (*nodes == 1) return plan;
-  return invalid_argument(told(system.starter, *nodes)).within(plan.name);
+  return invalid_argument(describe(system.starter, *nodes)).within(plan.name);
 }
 
 // PBS Pro and OpenPBS say the nodes in a file only. Flux says them in no variable of a batch script
@@ -115,6 +115,7 @@ Result<std::optional<ClusterPlan>> detect_lsf(const EnvLookup& lookup) {
   constexpr const char* kSign = "LSB_JOBID";
   constexpr const char* kHosts = "LSB_MCPU_HOSTS";
   constexpr const char* kTask = "LSF_PM_TASKID";
+  constexpr const char* kStarted = "DDPRUN_STARTED_BY_BLAUNCH";
   std::string job_id = lookup(kSign).value_or("");
   // The tasks of jsrun are not counted by LSF.
   if (job_id.empty() || lookup("JSM_NAMESPACE_RANK")) return std::nullopt;
@@ -129,6 +130,12 @@ Result<std::optional<ClusterPlan>> detect_lsf(const EnvLookup& lookup) {
   if (plan.nodes == 1) return plan;
 
   if (lookup(kTask).value_or("").empty()) {
+    if (lookup(kStarted)) {  // each host would start all hosts again
+      return invalid_argument(concat("blaunch started this ddprun without ", kTask,
+                                     ": give ddprun on each host --no-detect, --nnodes, ",
+                                     "--node-rank and --rdzv-endpoint=HOST:PORT"))
+          .within(plan.name);
+    }
     // blaunch -z starts one task on each host, whatever its slots. Its tasks are told so. Source:
     // IBM Spectrum LSF, blaunch(8).
     std::string names;
@@ -138,7 +145,7 @@ Result<std::optional<ClusterPlan>> detect_lsf(const EnvLookup& lookup) {
       own_slots += concat(own_slots == kHosts ? "=" : " ", slots.host, " 1");
     }
     plan.starter = {"blaunch", "-z", names};
-    plan.starter_variables = {own_slots};
+    plan.starter_variables = {own_slots, concat(kStarted, "=1")};
     plan.starter_is_srun = false;
     return plan;
   }
@@ -183,16 +190,17 @@ void count_nodes(ClusterPlan& plan, std::string_view answer) {
   const int hosts = static_cast<int>(lines.size());
   const int nodes = is_pbs ? hosts : hosts == 1 ? parse_number<int>(lines.front()).value_or(0) : 0;
   if (nodes < 1) {
-    plan.nodes_remedy = concat("give --nnodes, because ", is_pbs ? plan.node_file : kFluxSize,
-                               " does not say how many nodes the job has (1: only this node)");
+    plan.nodes_remedy = concat("give --nnodes and --rdzv-endpoint=HOST:PORT, because ",
+                               is_pbs ? plan.node_file : kFluxSize, " does not say how many ",
+                               "nodes the job has (--nnodes=1: only this node)");
     return;
   }
   plan.nodes = nodes;
   if (nodes == 1) return;
   // pbsdsh starts a task for each slot.
   const bool is_packed = is_pbs && slots > lines.size();
-  plan.no_starter = told(is_pbs ? kPbsPro : kFlux, nodes,
-                         is_packed ? ", with one slot on each, `qsub -l place=scatter`" : "");
+  plan.no_starter = describe(is_pbs ? kPbsPro : kFlux, nodes,
+                             is_packed ? ", with one slot on each, `qsub -l place=scatter`" : "");
 }
 
 }  // namespace ddprun

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "base/concat.h"
@@ -259,6 +260,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   const TimePoint last_heard = member.last_heard;
   member.node = hello.node;
   member.local = local;
+  if (local) local_agent_ = hello.node.agent_id;
   member.connected = true;
   member.awaited = false;
   member.last_heard = now;
@@ -622,6 +624,23 @@ void Membership::form() {
               counted(order.size(), "node"), " (", reason_, ")"));
 }
 
+// Returns the agent that runs the commands of --on-end. An agent whose process runs this service
+// runs them even if it leaves before the verdict, so then no other agent may. Otherwise it is the
+// lowest node rank that is here and will stay until it is told the verdict.
+std::string Membership::choose_end_command_agent() const {
+  if (!local_agent_.empty()) return local_agent_;
+  static constexpr int kNoRank = std::numeric_limits<int>::max();
+  const auto order_of = [](const Member& member) {
+    return std::pair(!member.connected, member.node_rank.value_or(kNoRank));
+  };
+  const Member* chosen = nullptr;
+  for (const auto& [id, member] : members_) {
+    if (member.awaited || member.status.leaving != 0) continue;
+    if (!chosen || order_of(member) < order_of(*chosen)) chosen = &member;
+  }
+  return chosen ? chosen->node.agent_id : "";
+}
+
 void Membership::end(Verdict verdict) {
   verdict.generation = generation_;
   verdict.restarts_used = budget_.used();
@@ -632,6 +651,7 @@ void Membership::end(Verdict verdict) {
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
+  end_command_agent_ = choose_end_command_agent();
   note(named() + " ended: " + verdict_->headline);
   for (const auto& member : members_) tell(member);
 }

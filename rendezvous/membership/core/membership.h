@@ -295,6 +295,7 @@ class Membership {
   void advance();
   void advance_running();
   void form();
+  std::string choose_end_command_agent() const;
   void end(Verdict verdict);
   bool settle_failure();
   bool has_crashes_at_the_end();
@@ -362,6 +363,8 @@ class Membership {
   std::vector<std::string> missing_;  // hosts of the newest generation that are gone
   std::string service_address_;
   std::optional<Verdict> verdict_;
+  std::string local_agent_;         // its process runs this service; empty: none has joined
+  std::string end_command_agent_;   // see choose_end_command_agent(); set in kEnded
   std::optional<Verdict> failure_;  // of the generation before the newest one; has ends
   std::deque<JobEvent> events_;
   std::deque<FailedGeneration> failed_generations_;

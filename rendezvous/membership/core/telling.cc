@@ -50,7 +50,9 @@ Assignment Membership::part_of(const Member& member) const {
 
 ServiceMessage Membership::directive_for(const Member& member) const {
   switch (phase_) {
-    case JobPhase::kEnded: return End{*verdict_};
+    case JobPhase::kEnded:
+      return End{.verdict = *verdict_,
+                 .runs_end_commands = member.node.agent_id == end_command_agent_};
     case JobPhase::kRunning:
       if (member.assignment) return part_of(member);
       if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};

@@ -263,6 +263,7 @@ struct Stop {
 struct End {
   Verdict verdict;
   ServiceTerm term = 0;
+  bool runs_end_commands = false;  // this agent runs --on-end and --on-failure, and no other one
 };
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 

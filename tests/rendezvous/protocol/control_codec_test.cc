@@ -250,8 +250,10 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   EXPECT_EQ(std::get<HeartbeatAck>(*read).next, ack.next);
   EXPECT_TRUE(decode<ServiceMessage>(R"({"type":"heartbeat_ack","number":3})"))
       << "of an older one";
-  const auto end = decode<ServiceMessage>(body(encode(ServiceMessage(End{verdict}))));
+  const End ended{.verdict = verdict, .runs_end_commands = true};
+  const auto end = decode<ServiceMessage>(body(encode(ServiceMessage(ended))));
   EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
+  EXPECT_TRUE(std::get<End>(*end).runs_end_commands);
 }
 
 TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {

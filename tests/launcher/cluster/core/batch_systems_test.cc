@@ -111,7 +111,15 @@ TEST(DetectBatchJob, ABatchScriptOfLsfStartsDdprunOnEachHost) {
       plan_of(with(without(kLsf, "LSF_PM_TASKID"), "LSB_MCPU_HOSTS", "hostA 4 hostB 4"));
   EXPECT_EQ(plan.nodes, 2);
   EXPECT_EQ(plan.starter, (std::vector<std::string>{"blaunch", "-z", "hostA hostB"}));
-  EXPECT_EQ(plan.starter_variables, std::vector<std::string>{"LSB_MCPU_HOSTS=hostA 1 hostB 1"});
+  EXPECT_EQ(plan.starter_variables, (std::vector<std::string>{"LSB_MCPU_HOSTS=hostA 1 hostB 1",
+                                                              "DDPRUN_STARTED_BY_BLAUNCH=1"}));
+}
+
+TEST(DetectBatchJob, RefusesATaskOfLsfWithoutItsNumberInsteadOfStartingAllHostsAgain) {
+  const Variables started = with(kLsf, "DDPRUN_STARTED_BY_BLAUNCH", "1");
+  EXPECT_EQ(plan_of(started).node_rank, 1);
+  EXPECT_THAT(error_of(without(started, "LSF_PM_TASKID")),
+              HasSubstr("LSF job 77: blaunch started this ddprun without LSF_PM_TASKID: "));
 }
 
 TEST(DetectBatchJob, AJobIdOfOthersIsNoGridEngine) {

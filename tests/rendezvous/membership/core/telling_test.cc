@@ -106,5 +106,104 @@ TEST_F(MembershipTellingTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoW
   EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("1 of 2 nodes here: a"));
 }
 
+// --- who runs the commands of --on-end ---
+
+class EndCommandsTest : public MembershipTellingTest {
+ protected:
+  void join_with_service(const std::string& host) { take(job_->joined(hello(host), true, now_)); }
+  void leave(const std::string& host) {
+    take(job_->left("id-" + host, {.signal = SIGTERM, .reason = ""}, now_));
+  }
+  // Returns the hosts that were told to run them.
+  std::vector<std::string> chosen(const std::vector<std::string>& hosts) {
+    std::vector<std::string> found;
+    for (const std::string& host : hosts) {
+      const End* const end = told<End>(host);
+      if (end && end->runs_end_commands) found.push_back(host);
+    }
+    return found;
+  }
+};
+
+TEST_F(EndCommandsTest, TheLowestRankThatIsLeftRunsThem) {
+  start({1, 3});
+  for (const char* host : {"a", "b", "c"}) join(host);
+  for (const char* host : {"a", "b", "c"}) say(host, AgentPhase::kRunning, 0);
+  ASSERT_EQ(told<Assignment>("a")->node_rank, NodeRank(0));
+  leave("a");  // the job continues without its rank 0
+  for (const char* host : {"b", "c"}) say(host, AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("b") && told<Assignment>("c"));
+  const char* const first = told<Assignment>("b")->node_rank == NodeRank(0) ? "b" : "c";
+  for (const char* host : {"b", "c"}) say(host, AgentPhase::kFinished, 1);
+  EXPECT_THAT(chosen({"b", "c"}), testing::ElementsAre(first));
+  told_.clear();
+  job_->disconnected(std::string("id-") + first);
+  join(first);
+  EXPECT_THAT(chosen({"b", "c"}), testing::ElementsAre(first)) << "is told it again";
+}
+
+TEST_F(EndCommandsTest, ASpareDoesNot) {
+  start({1, 1}, 3);
+  join("a");
+  say("a", AgentPhase::kRunning, 0);
+  join("0");  // its agent id is the lowest
+  say("a", AgentPhase::kFinished, 0);
+  EXPECT_THAT(chosen({"0", "a"}), testing::ElementsAre("a"));
+}
+
+TEST_F(EndCommandsTest, ANodeThatIsLeftRunsThemWhenTheOthersDoNotComeBack) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  const std::string lost = told<Assignment>("a")->node_rank == NodeRank(0) ? "a" : "b";
+  const std::string left = lost == "a" ? "b" : "a";
+  beating_ = {left};
+  pass(seconds(6));
+  ASSERT_TRUE(told<Stop>(left));
+  say(left, AgentPhase::kIdle, 0);
+  pass(seconds(601));
+  ASSERT_TRUE(told<End>(left));
+  EXPECT_EQ(told<End>(left)->verdict.cause, VerdictCause::kTooFewNodes);
+  EXPECT_THAT(chosen({left}), testing::ElementsAre(left));
+}
+
+TEST_F(EndCommandsTest, ANodeThatLeavesBeforeTheVerdictDoesNot) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  const std::string leaving = told<Assignment>("a")->node_rank == NodeRank(0) ? "a" : "b";
+  const std::string other = leaving == "a" ? "b" : "a";
+  AgentStatus status{.phase = AgentPhase::kIdle, .generation = Generation(0), .leaving = SIGTERM};
+  take(job_->status("id-" + leaving, status, now_));
+  say(other, AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<End>(other));
+  EXPECT_THAT(chosen({"a", "b"}), testing::ElementsAre(other));
+}
+
+// It runs them without a verdict, too.
+TEST_F(EndCommandsTest, NoOtherNodeDoesIfTheServiceRunsInOne) {
+  start({2, 2});
+  join("a");
+  join_with_service("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  leave("b");
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_THAT(chosen({"a"}), testing::IsEmpty());
+
+  start({2, 2});
+  told_.clear();
+  join("a");
+  join_with_service("b");
+  say("a", AgentPhase::kFinished, 0);
+  say("b", AgentPhase::kFinished, 0);
+  EXPECT_THAT(chosen({"a", "b"}), testing::ElementsAre("b"));
+}
+
 }  // namespace
 }  // namespace ddprun
