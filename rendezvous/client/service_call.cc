@@ -32,10 +32,12 @@ constexpr std::size_t kMostPlaces = 32;  // that are asked, with those that stan
 // Call: one request. Its io_context runs while something is pending; over() ends it.
 class Call {
  public:
-  Call(const ServiceCall& call, const UserRequest& request)
+  // is_last: no other service may be asked, so this one has all the time.
+  Call(const ServiceCall& call, const UserRequest& request, bool is_last)
       : call_(call),
         request_(request),
-        deadline_(call.to_answer),
+        deadline_(is_last ? call.to_answer : std::min(call.to_answer, kOthersMayAnswer)),
+        asked_until_(call.to_answer),
         timer_(io_),
         transport_(std::make_shared<Transport>(tcp::socket(io_))) {
     if (call.munge) munge_.emplace(io_, call.munge);
@@ -193,6 +195,8 @@ class Call {
 
   void send_request() {
     has_asked_ = request_.what != UserRequest::What::kStatus;  // it changes nothing
+    // It is not asked for elsewhere any more. The answer may wait until a change is durable.
+    if (has_asked_) arm(asked_until_.remaining(), "no answer");
     transmit(AgentMessage(request_));
   }
 
@@ -217,6 +221,7 @@ class Call {
   const ServiceCall& call_;
   const UserRequest& request_;
   const Deadline deadline_;
+  const Deadline asked_until_;  // instead, once the service was asked
   asio::io_context io_{1};
   asio::steady_timer timer_;
   TransportPtr transport_;
@@ -244,8 +249,7 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
     ServiceCall next = call;
     next.address = places[i];
     const bool is_last = i + 1 == places.size();
-    if (!is_last) next.to_answer = std::min(call.to_answer, kOthersMayAnswer);
-    Call asked(next, request);
+    Call asked(next, request, is_last);
     Result<ServiceReply> reply = asked.run();
     if (reply) return reply;
     troubles.push_back(to_text(places[i]) + ": " + reply.error().cause);

@@ -218,7 +218,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     std::vector<tcp::endpoint> endpoints = {};  // of the last successful look-up
     bool is_asking = false;                     // a name look-up is running
     bool was_reached = false;                   // the last try got a connection
-    Ending ending = {};                         // of the last contact
+    std::optional<Ending> ending = {};          // of the last contact
   };
 
   // Contact: one connection to a target at a time. It is open while it has a transport.
@@ -226,6 +226,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     std::size_t target = 0;
     std::vector<tcp::endpoint> rest = {};   // to be tried if this one fails, the next one last
     How failure = How::kConnectionRefused;  // if all endpoints fail
+    tcp::endpoint endpoint = {};            // of the connection
     TransportPtr transport = nullptr;
     FrameReader frames = {};
     std::optional<AgentHandshake> handshake = {};  // with a key or munge
@@ -348,7 +349,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     spread();
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       targets_[i].was_reached = false;
-      targets_[i].ending = {};
+      targets_[i].ending.reset();
       if (has_endpoints(targets_[i])) begin_contact(i);
     }
   }
@@ -365,9 +366,17 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     connect_next(contact);
   }
 
-  // Tries the endpoints one after another.
+  // Tries the endpoints one after another. One that another contact has is passed over: of two
+  // Hellos of an agent, a service keeps only the later connection. A contact for which none is left
+  // ends without an ending.
   void connect_next(ContactPtr contact) {
-    const tcp::endpoint endpoint = contact->rest.back();
+    std::erase_if(contact->rest, [&](const tcp::endpoint& one) {
+      return std::ranges::any_of(contacts_, [&](const ContactPtr& other) {
+        return other != contact && is_open(other) && other->endpoint == one;
+      });
+    });
+    if (contact->rest.empty()) return close(contact);
+    const tcp::endpoint endpoint = contact->endpoint = contact->rest.back();
     contact->rest.pop_back();
     if (contact->transport) contact->transport->close();
     contact->transport = std::make_shared<Transport>(tcp::socket(io_));
@@ -562,8 +571,12 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     end_when_cut_off(contact->transport->socket().native_handle(), welcome.agent_patience);
   }
 
+  // Handles a refusal. The leader's is final. One without a term ends the join only if no other
+  // service may welcome this node.
   void refuse(ContactPtr contact, const Refused& refused) {
-    if (targets_.size() == 1) return perform(link_.received(refused, BootClock::now()));
+    const bool is_leaders = refused.term > 0 && refused.term >= link_.term();
+    if (targets_.size() == 1 || is_leaders)
+      return perform(link_.received(refused, BootClock::now()));
     ended(contact, {How::kRefused, refused.reason});
   }
 
@@ -593,8 +606,18 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     close(contact);
     if (was_chosen) return report(ending);
     targets_[contact->target].ending = std::move(ending);
+    ask_by_another_name(contact->endpoint);
     if (is_trying()) return ask_again_later();
     report(summary());
+  }
+
+  // Asks a service again if a target with the same address was passed over. Its certificate may
+  // have that target's name.
+  void ask_by_another_name(const tcp::endpoint& endpoint) {
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      const bool is_same = std::ranges::count(targets_[i].endpoints, endpoint) > 0;
+      if (is_same && !targets_[i].ending && !is_tried(i)) begin_contact(i);
+    }
   }
 
   // Asks those again that have answered, as long as others are silent.
@@ -615,15 +638,18 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   // Returns what the endings of all contacts mean together. The worse ones count only if they are
-  // true of all services.
+  // true of all services. The text is that of the worst one, because it says most.
   Ending summary() const {
-    if (targets_.size() == 1) return targets_.front().ending;
     const Target* best = nullptr;
+    const Target* worst = nullptr;
     for (const Target& one : targets_) {
-      if (one.ending.why.empty()) continue;
-      if (!best || one.ending.how < best->ending.how) best = &one;
+      if (!one.ending) continue;
+      if (!best || one.ending->how < best->ending->how) best = &one;
+      if (!worst || one.ending->how > worst->ending->how) worst = &one;
     }
-    return {best->ending.how, to_text(best->address) + ": " + best->ending.why};
+    if (!best) return {How::kBroken, "no service answered"};
+    if (targets_.size() == 1) return *best->ending;
+    return {best->ending->how, to_text(worst->address) + ": " + worst->ending->why};
   }
 
   void report(const Ending& ending) {

@@ -200,7 +200,7 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
     writes_.reset();
     events_.stepped_down(action.why);
   }
-  void perform(const Follow& action) { events_.follows(action.leader); }
+  void perform(const Follow& action) { events_.follows(action.leader, action.term); }
 
   // Sends the next write, if none is under way.
   void write() {

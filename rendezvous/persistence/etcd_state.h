@@ -37,7 +37,8 @@ struct EtcdStateEvents {
   std::function<void()> resumed;
   // Another service leads, or will. What is not durable is lost.
   std::function<void(const std::string& why)> stepped_down;
-  std::function<void(const std::string& leader)> follows;  // the leader's address
+  // Another service leads in this term. leader: its address.
+  std::function<void(const std::string& leader, EtcdRevision term)> follows;
   // etcd does not answer, or refuses. nullopt: it answers again.
   std::function<void(const std::optional<Error>& why)> trouble;
 };

@@ -160,6 +160,7 @@ template <class F>
 void fields(F& at, Of<F, Refused>& refused) {
   at.field("reason", refused.reason, kMaxTextBytes);
   at.optional("is_of_job", refused.is_of_job, refused.is_of_job);
+  at.optional("term", refused.term > 0, refused.term, kFromZero);
 }
 
 template <class F>

@@ -48,7 +48,7 @@ EtcdStateEvents EtcdRole::events_of_state(EtcdRoleEvents events) {
     log_.warning("does not lead any more: " + why);
     stepped_down(why);
   };
-  all.follows = [this](const std::string& leader) { follow(leader); };
+  all.follows = [this](const std::string& leader, EtcdRevision term) { follow(leader, term); };
   all.trouble = [this](const std::optional<Error>& why) {
     trouble_.reset();
     if (!why) return;
@@ -69,15 +69,22 @@ void EtcdRole::take_over(EtcdRevision term, const JournalImage& image) {
     return state_.resign([] {});
   }
   term_ = term;
+  if (first_term_ == 0) first_term_ = term;
   log_.info(concat("leads in term ", term, ", continuing with ", past->jobs.size(), " jobs"));
   on_leads_(*past);
 }
 
-void EtcdRole::follow(const std::string& leader) {
+void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
   watch_.reset();
   leader_.clear();
-  // An earlier run of this service, which has not given its lease back.
-  if (leader == address_) return state_.leader_process_gone();
+  if (first_term_ == 0) first_term_ = term;
+  if (leader == address_) {
+    // An earlier run of this service, which has not given its lease back. It led before this
+    // process saw any leader.
+    if (term == first_term_) return state_.leader_process_gone();
+    return log_.error("another service leads with the address of this one, " + address_ +
+                      ": give each service its own --advertise");
+  }
   const Result<HostPort> address = parse_host_port(leader);
   if (!address) return log_.error("etcd: the leader key has no address: " + terminal_line(leader));
   leader_ = leader;

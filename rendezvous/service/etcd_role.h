@@ -62,7 +62,7 @@ class EtcdRole final : public StateStore {
  private:
   EtcdStateEvents events_of_state(EtcdRoleEvents events);
   void take_over(EtcdRevision term, const JournalImage& image);
-  void follow(const std::string& leader);
+  void follow(const std::string& leader, EtcdRevision term);
 
   boost::asio::io_context& io_;
   Logger& log_;
@@ -70,6 +70,7 @@ class EtcdRole final : public StateStore {
   std::string address_;
   std::function<void(const ServiceState& past)> on_leads_;
   EtcdRevision term_ = 0;
+  EtcdRevision first_term_ = 0;  // the first one that this process has seen
   std::string leader_;
   std::optional<LeaderWatch> watch_;    // of leader_
   std::optional<std::string> trouble_;  // with etcd, now

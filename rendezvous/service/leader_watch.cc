@@ -80,7 +80,8 @@ class LeaderWatch::Impl : public std::enable_shared_from_this<Impl> {
   void ask() {
     asio::async_write(socket_, asio::buffer(request_),
                       [self = shared_from_this()](error_code error, std::size_t) {
-                        if (error || self->is_over_) return;  // read() sees it, too
+                        if (error || self->is_over_) return;   // read() sees it, too
+                        if (!self->socket_.is_open()) return;  // the timer is broken()'s now
                         self->after(kAskPause, [self] {
                           self->pause_ = {};
                           self->ask();

@@ -70,7 +70,8 @@ void add_options(CLI::App& app, Options& options) {
                  "made if it does not exist. etcd://HOST:PORT,HOST:PORT,.../PREFIX: in etcd, for "
                  "several services of which one leads")
       ->type_name("URL");
-  app.add_option("--state-dir", options.state_directory, "The same as --state dir:DIR")
+  app.add_option("--state-dir", options.state_directory,
+                 "The same as --state dir:DIR, and used instead of it if both are given")
       ->type_name("DIR");
   app.add_option("--advertise", options.advertised,
                  "Where agents and the other services find this one, if it leads (default: the "
@@ -119,12 +120,14 @@ void add_options(CLI::App& app, Options& options) {
 // Returns where the state is kept; both members empty: nowhere.
 Result<StatePlace> find_place(const Options& given) {
   if (given.state.empty()) return StatePlace{.directory = given.state_directory};
-  if (!given.state_directory.empty()) {
-    return invalid_argument("--state-dir says another place: give one of the two")
-        .within("--state");
-  }
   Result<StatePlace> place = parse_state_place(given.state);
   if (!place) return std::move(place).error().within("--state");
+  if (!given.state_directory.empty()) {
+    if (place->directory.empty())
+      return invalid_argument("--state-dir says another place: give one of the two")
+          .within("--state");
+    place->directory = given.state_directory;
+  }
   return place;
 }
 
@@ -181,6 +184,9 @@ Result<EtcdStateOptions> find_etcd(const Options& given, const StatePlace& place
   if (!given.etcd_user.empty() && password->password.empty()) {
     return invalid_argument(concat("needs --etcd-password-file or ", kEtcdPasswordVariable))
         .within("--etcd-user");
+  }
+  if (!given.etcd_user.empty() && !given.etcd_tls.is_given()) {
+    log.warning("--etcd-user without --etcd-ca: the password goes to etcd without encryption");
   }
   if (!given.etcd_tls.is_given()) return options;
   Result<FoundTls> tls = TlsContext::for_agent(given.etcd_tls);
@@ -311,11 +317,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     if (!options) return std::move(options).error();
     etcd = std::move(*options);
   }
-  ServiceOptions options{.times = given.times,
-                         .host = host_name(),
-                         .service_id = random_hex(8),
-                         .calendar = std::chrono::system_clock::now().time_since_epoch() -
-                                     BootClock::now().time_since_epoch()};
+  ServiceOptions options{.times = given.times, .host = host_name(), .service_id = random_hex(8)};
   // Without kept state, agents of an earlier service at this address may still come.
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {

@@ -78,6 +78,14 @@ struct Waiting {
   TimePoint since;
 };
 
+// Returns the options with the calendar of this host's clock as it is now. It may have been set
+// since the start of the process.
+ServiceOptions with_calendar(ServiceOptions options) {
+  options.calendar =
+      std::chrono::system_clock::now().time_since_epoch() - BootClock::now().time_since_epoch();
+  return options;
+}
+
 // Server: the Asio shell around JobTable. Its pending operations keep it alive; stop() ends them.
 class Server final : public RendezvousServer, public std::enable_shared_from_this<Server> {
  public:
@@ -87,7 +95,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         log_(log),
         quiet_(options.embedded),
         hello_timeout_(options.hello_timeout),
-        table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
+        table_(with_calendar(std::move(options)), kept ? kept->state : ServiceState(),
+               BootClock::now()),
         timer_(io),
         turns_(options.handshake_turns),
         lag_timer_(io),
@@ -195,8 +204,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     timer_.cancel();
     after(drain_timer_, kDiskTime, [this] {
       log_.warning(
-          "the disk takes too long: decisions that are not on it are lost, and no agent knows of "
-          "them");
+          std::string(role_ ? "etcd" : "the disk") +
+          " takes too long: decisions that are not durable are lost, and no agent knows of them");
       say_farewell();
     });
     if (is_durable()) say_farewell();
@@ -667,7 +676,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void lead(const ServiceState& past) {
-    ServiceOptions options = table_.options();
+    ServiceOptions options = with_calendar(table_.options());
+    options.earlier_run_lasts = Leadership::kLease;
     const TimePoint now = BootClock::now();
     if (options.strangers_until) options.strangers_until = now + options.times.patience();
     if (!past.service_id.empty()) options.strangers_until.reset();

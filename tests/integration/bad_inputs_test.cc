@@ -684,7 +684,7 @@ ddp-rendezvous --listen=*:0 --require-auth --munge-socket=none
 ddp-rendezvous --listen=127.0.0.1:0 --state-dir=data.txt
 ddp-rendezvous --listen=127.0.0.1:0 --state-dir=state
 ddp-rendezvous --listen=127.0.0.1:0 --state=state
-ddp-rendezvous --listen=127.0.0.1:0 --state=dir:state --state-dir=other
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1/p --state-dir=other
 ddp-rendezvous --listen=127.0.0.1:0 --state=http://h1:2379/ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1:port/ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1,,h2/ddprun

@@ -203,6 +203,8 @@ TEST_F(SeveralServices, WithoutEtcdTheLeaderIsSilentAndKeepsItsAgents) {
   ASSERT_TRUE(becomes(*first, "etcd does not answer in time")) << all_err();
   EXPECT_EQ(page(*first, "/leader").status, 503);
   say(agent.client, Heartbeat{2});
+  // The service has read the heartbeat before it answers this.
+  ASSERT_TRUE(becomes(*first, "etcd does not answer in time")) << all_err();
   EXPECT_FALSE(agent.client.has_bytes());
   etcd_->thaw("0");
   // It leads in the same term again, or another one does.
@@ -223,6 +225,23 @@ TEST_F(SeveralServices, AServiceThatStartsWithoutEtcdWaitsForIt) {
   EXPECT_EQ(page(0, "/healthz").status, 200);
   etcd_->start("0");
   EXPECT_EQ(leader(), 0u) << all_err();
+}
+
+// Each one could take the other for its own earlier run, whose lease it gives back.
+TEST_F(SeveralServices, TwoWithOneAddressDoNotUnseatEachOther) {
+  for (auto& service : services_) {
+    end(*service);
+    service.reset();
+  }
+  const Arguments options{"--listen=127.0.0.1:0", "--advertise=127.0.0.1:9", state()};
+  const auto one = start_rendezvous(options);
+  ASSERT_TRUE(one->wait_for_err("leads in term")) << one->err();
+  const auto two = start_rendezvous(options);
+  EXPECT_TRUE(one->wait_for_err("another service leads with the address of this one"))
+      << one->err() << two->err();
+  EXPECT_TRUE(two->wait_for_err("leads in term")) << two->err();
+  end(*one);
+  end(*two);
 }
 
 TEST_F(SeveralServices, CommandsWorkThroughAStandby) {

@@ -408,7 +408,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       return refused("--rdzv-endpoint", kMustKnowPort);
     }
   }
-  if (options.cluster && options.taken == Taken::kNodes &&
+  // These ports are of one service.
+  if (!has_list && options.cluster && options.taken == Taken::kNodes &&
       plan.meeting_point == options.cluster->endpoint) {
     plan.next_ports = options.cluster->next_ports;
   }

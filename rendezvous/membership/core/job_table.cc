@@ -54,7 +54,8 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   for (const auto& [id, kept] : past.jobs) {
     JobState state = kept.state;
     if (state.books) move_times(*state.books, -options_.calendar);
-    Job job{kept.instance, kept.former_instance, Membership(state, options_.times.lease, now)};
+    Job job{kept.instance, kept.former_instance,
+            Membership(state, options_.times.lease, now, options_.earlier_run_lasts)};
     job.owner = kept.owner;
     job.recorded = job.mark();
     job.end_number = kept.end_number;

@@ -64,6 +64,8 @@ struct ServiceOptions {
   // The calendar time at which BootClock was zero. Times in changes are those of the calendar, so
   // that a service on another host, or after a reboot, can continue the books of jobs.
   Duration calendar{};
+  // An earlier run of this service may answer agents for this time after a later run has begun.
+  Duration earlier_run_lasts{};
   // Until then, agents may come that an earlier run of this service welcomed and that this one does
   // not know. New jobs wait for them that long. nullopt: there are no such agents.
   std::optional<TimePoint> strangers_until;

@@ -131,8 +131,10 @@ LeadershipActions Leadership::campaigned(std::uint64_t number, const LeaderKey& 
   until_ = now_ + kCheckPause;
   const bool is_new = key.created != leader_.created;
   leader_ = key;
-  if (is_new) out_.push_back(Follow{key.value});
+  if (is_new) process_gone_ = false;
+  if (is_new) out_.push_back(Follow{key.value, key.created});
   out_.push_back(WatchLeaderKey{key.seen + 1});
+  if (process_gone_) revoke_leaders_lease();
   return take();
 }
 
@@ -166,11 +168,19 @@ LeadershipActions Leadership::leader_key_gone(TimePoint now) {
 
 LeadershipActions Leadership::leader_process_gone(TimePoint now) {
   now_ = now;
-  if (state_ != State::kFollowing || leader_.lease == 0) return take();
-  // The deletion of the key is reported by the watch, or found by the next check.
-  out_.push_back(RevokeLease{std::exchange(leader_.lease, 0)});
-  until_ = std::min(until_, now_ + kTryTime);
+  if (leader_.created == 0) return take();  // this service leads
+  process_gone_ = true;
+  if (state_ == State::kFollowing) revoke_leaders_lease();
   return take();
+}
+
+// The deletion of the key is reported by the watch, or found by the next check. If the check finds
+// the same key, the request was lost or the leader lives: it is followed as a new one.
+void Leadership::revoke_leaders_lease() {
+  process_gone_ = false;
+  out_.push_back(RevokeLease{leader_.lease});
+  leader_.created = 0;
+  until_ = std::min(until_, now_ + kTryTime);
 }
 
 LeadershipActions Leadership::fenced(TimePoint now) {

@@ -17,7 +17,8 @@
 //
 // Every client of etcd can revoke a lease. A standby revokes the leader's if it has seen
 // that the leader's process is gone. If it was wrong, the former leader answers agents until the
-// end of its lease. A new leader therefore waits for a lease before it calls a silent node lost.
+// end of its lease. A new leader therefore waits for that lease and a node's before it calls a
+// silent node lost.
 //
 // States
 //   kPausing      a request has failed; the next one follows at a known time
@@ -86,6 +87,7 @@ struct StepDown {  // forget the state: another service leads, or will
 };
 struct Follow {
   std::string leader;  // the value of the key: the leader's address
+  EtcdRevision term;   // the leader's
 };
 using LeadershipAction =
     std::variant<GrantLease, KeepLease, CreateLeaderKey, ReadState, RevokeLease, WatchLeaderKey,
@@ -168,6 +170,7 @@ class Leadership {
   Duration try_time() const { return state_ == State::kReading ? kReadTime : kTryTime; }
   void keep_alive();
   void drop_lease();
+  void revoke_leaders_lease();
   void step_down(std::string why);
   bool has_lease() const { return lease_ != 0; }
   // Returns the time after the sending of a request for the lease in which this service may serve.
@@ -188,7 +191,8 @@ class Leadership {
   TimePoint next_keep_;
   EtcdRevision term_ = 0;
   bool is_suspended_ = false;
-  LeaderKey leader_;  // kFollowing
+  LeaderKey leader_;           // the one that is followed; also while its key is checked
+  bool process_gone_ = false;  // leader_'s lease is to be revoked when the check is over
 };
 
 }  // namespace ddprun

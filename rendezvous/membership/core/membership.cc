@@ -48,7 +48,8 @@ Membership::Membership(JobSpec spec, Duration lease, TimePoint now)
       forming_since_(now),
       known_since_(now) {}
 
-Membership::Membership(const JobState& state, Duration lease, TimePoint now)
+Membership::Membership(const JobState& state, Duration lease, TimePoint now,
+                       Duration earlier_run_lasts)
     : spec_(state.spec),
       lease_(lease),
       phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
@@ -66,7 +67,7 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now)
       verdict_(state.verdict) {
   budget_.restore(state.restarts_used, state.restart_ages, state.strikes, now);
   if (phase_ == JobPhase::kEnded) return;
-  recall_until_ = now + lease_;
+  recall_until_ = now + lease_ + earlier_run_lasts;
   was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
   for (const Place& place : state.places) {
     members_[place.node.agent_id] = {

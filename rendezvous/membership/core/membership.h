@@ -158,8 +158,10 @@ class Membership {
 
   // lease: a member is lost after this time without a message.
   Membership(JobSpec spec, Duration lease, TimePoint now);
-  // Continues a job of an earlier run of the service. Its nodes have a lease from now to come.
-  Membership(const JobState& state, Duration lease, TimePoint now);
+  // Continues a job of an earlier run of the service. Its nodes have a lease from now to come, and
+  // earlier_run_lasts more: until then that run may answer them.
+  Membership(const JobState& state, Duration lease, TimePoint now,
+             Duration earlier_run_lasts = Duration(0));
 
   // Returns why an agent with this Hello may not join, and what would be right. nullopt: it
   // may.

@@ -231,6 +231,7 @@ struct Refused {
   std::string reason;
   // The service runs for the agent's job alone, so the agent need not look for it elsewhere.
   bool is_of_job = false;
+  ServiceTerm term = 0;  // of the leader that refuses; 0: no leader is known to
 };
 // Silence: the service will not respond for a while, because it is being restarted, admits no
 // agents now, or does not lead. The agent keeps retrying; its patience does not change.
@@ -286,7 +287,7 @@ inline std::optional<Directive> directive_of(const ServiceMessage& message) {
       message);
 }
 
-// Returns the term of a Welcome or Directive; nullopt for other messages.
+// Returns the term of a Welcome, Refused or Directive; nullopt for other messages.
 inline std::optional<ServiceTerm> term_of(const ServiceMessage& message) {
   return std::visit(
       [](const auto& one) -> std::optional<ServiceTerm> {
@@ -295,7 +296,7 @@ inline std::optional<ServiceTerm> term_of(const ServiceMessage& message) {
       },
       message);
 }
-// Sets the term of a Welcome or Directive. Other messages have none.
+// Sets the term of a Welcome, Refused or Directive. Other messages have none.
 inline void set_term(ServiceMessage& message, ServiceTerm term) {
   std::visit(
       [term](auto& one) {

@@ -263,6 +263,37 @@ TEST_F(ServiceLinkToSeveral, AllThatRefuseThisNodeEndTheJoin) {
   EXPECT_THAT(link_.trouble, HasSubstr("refused this node: " + to_text(one.address()) + ": no"));
 }
 
+TEST_F(ServiceLinkToSeveral, ARefusalOfTheLeaderEndsTheJoinAtOnce) {
+  FakeService leader(link_.io, {Refused{.reason = "no", .term = 7}});
+  FakeService standby(link_.io, {Silence{"another one leads", to_text(leader.address())}});
+  follow(standby.address(), {silent_.address(), leader.address()});
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("refused this node: no"));
+}
+
+TEST_F(ServiceLinkToSeveral, AnswersWithoutAReasonDoNoHarm) {
+  FakeService standby(link_.io, {Silence{""}});
+  FakeService other(link_.io, {Refused{""}});
+  follow(standby.address(), {other.address()});
+  EXPECT_TRUE(link_.run_until([&] { return standby.asked() >= 3; }));
+  EXPECT_EQ(link_.trouble, "");
+}
+
+// The service would keep only the later connection of the two.
+TEST_F(ServiceLinkToSeveral, AServiceWithTwoNamesIsAskedOnce) {
+  FakeService slow(link_.io, {Wait{"not yet"}});
+  FakeService standby(link_.io, {Silence{"another one leads"}});
+  RemoteLinkOptions options;
+  options.address = slow.address();
+  options.others = {{"again", slow.address().port}, standby.address()};
+  options.look_up = [](const HostPort& place, const ResolveHandler& then) {
+    then(std::vector{*numeric_address({"127.0.0.1", place.port})});
+  };
+  make_link(std::move(options));
+  ASSERT_TRUE(link_.run_until([&] { return standby.asked() >= 2; }));
+  EXPECT_EQ(slow.asked(), 1);
+}
+
 TEST_F(ServiceLinkToSeveral, TheLeaderThatAStandbyNamesIsAskedOnlyIfItMustProveItsIdentity) {
   give_service(kKey);
   FakeService standby(link_.io, {Silence{"another one leads", to_text(real_)}});
@@ -361,6 +392,19 @@ TEST_F(ServiceLinkWithTls, JoinsThroughItByAddressAndByName) {
     make_link_with(knows_us_, "", host);
     EXPECT_TRUE(joins()) << link_.trouble;
   }
+}
+
+TEST_F(ServiceLinkWithTls, OneOfTwoNamesOfAServiceMayBeThatOfItsCertificate) {
+  give_service(plain_tls_);
+  RemoteLinkOptions options;
+  options.address = {"unknown.example", port_};
+  options.others = {{"localhost", port_}};
+  options.tls = TlsContext::for_agent(knows_us_)->context;
+  options.look_up = [](const HostPort& place, const ResolveHandler& then) {
+    then(std::vector{*numeric_address({"127.0.0.1", place.port})});
+  };
+  make_link(std::move(options));
+  EXPECT_TRUE(joins()) << link_.trouble;
 }
 
 TEST_F(ServiceLinkWithTls, TheKeyIsProvedInsideIt) {

@@ -230,6 +230,7 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   const std::vector<ServiceMessage> from_service{
       Welcome{"s-1", std::chrono::seconds(1), std::chrono::seconds(4), true, "h"},
       Refused{"no"},
+      Refused{.reason = "no", .term = 7},
       Silence{"it is started again"},
       HeartbeatAck{3},
       Wait{"1 of 2"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -51,6 +52,22 @@ TEST_F(LeaderWatchTest, AServiceThatClosesTheConnectionIsNotGone) {
     ASSERT_TRUE(has_connections(count));
     connections_.back().close();
   }
+  EXPECT_FALSE(is_gone_);
+}
+
+// The connection then breaks while the first request is being written.
+TEST_F(LeaderWatchTest, AServiceThatClosesEachConnectionAtOnceIsNotForgotten) {
+  std::size_t count = 0;
+  std::function<void()> refuse = [&] {
+    acceptor_->async_accept([&](const boost::system::error_code& error, tcp::socket socket) {
+      if (error) return;
+      ++count;
+      socket.close();
+      refuse();
+    });
+  };
+  refuse();
+  EXPECT_TRUE(eventually_on(io_, [&] { return count >= 8; }));
   EXPECT_FALSE(is_gone_);
 }
 

@@ -194,6 +194,8 @@ TEST(PlanRendezvous, OnlyAPortThatWasMadeFromTheSchedulersJobHasNextOnes) {
   options.taken = Taken::kWorkers;
   EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty());
   options.taken = Taken::kNodes;
+  options.rdzv_endpoint = "node0:20812,node1:20812";
+  EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty()) << "they are of one service";
   options.rdzv_endpoint = "node0:1234";
   EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty()) << "the user gave what was missing";
 }

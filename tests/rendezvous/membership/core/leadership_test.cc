@@ -156,6 +156,27 @@ TEST_F(LeadershipTest, RevokesTheLeaseOfALeaderThatIsGoneOnce) {
   EXPECT_LE(*leadership_.deadline(), at(20) + Leadership::kTryTime);
 }
 
+TEST_F(LeadershipTest, RevokesTheLeaseOfALeaderThatIsGoneAfterACheck) {
+  follow();
+  const auto grant = find<GrantLease>(leadership_.tick(at(2001)))->number;
+  EXPECT_TRUE(leadership_.leader_process_gone(at(2002)).empty());
+  const auto create = create_after(grant, 2003);
+  const auto found = leadership_.campaigned(create, {4, kOthers, "10.0.0.2:29400", 7}, at(2004));
+  EXPECT_EQ(find<RevokeLease>(LeadershipActions(found.rbegin(), found.rend()))->lease, kOthers);
+  EXPECT_LE(*leadership_.deadline(), at(2004) + Leadership::kTryTime);
+}
+
+// The request to revoke it was lost, or the leader lives.
+TEST_F(LeadershipTest, FollowsALeaderAgainWhoseKeyIsStillThere) {
+  follow();
+  leadership_.leader_process_gone(at(20));
+  const auto grant = find<GrantLease>(leadership_.tick(*leadership_.deadline()))->number;
+  const auto create = create_after(grant, 500);
+  const auto found = leadership_.campaigned(create, {4, kOthers, "10.0.0.2:29400", 7}, at(501));
+  ASSERT_TRUE(find<Follow>(found));
+  EXPECT_EQ(find<Follow>(found)->leader, "10.0.0.2:29400");
+}
+
 TEST_F(LeadershipTest, ALateGrantIsRevoked) {
   const auto grant = find<GrantLease>(leadership_.start(at(0)))->number;
   leadership_.tick(at(400));  // it is given up

@@ -259,10 +259,10 @@ TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
 class RestoredTest : public MembershipTest {
  protected:
   // Kills the service. Another one continues with the kept state.
-  void restart_service() {
+  void restart_service(Duration earlier_run_lasts = {}) {
     const JobState kept = job_->state(now_);
     now_ += seconds(2);
-    job_.emplace(kept, seconds(5), now_);
+    job_.emplace(kept, seconds(5), now_, earlier_run_lasts);
     told_.clear();
     log_.clear();
   }
@@ -321,6 +321,18 @@ TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   say("a", AgentPhase::kIdle, 1);
   ASSERT_TRUE(told<Assignment>("a"));
   EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+}
+
+// The earlier run may still answer a node, so its workers may live for longer than a lease.
+TEST_F(RestoredTest, ANodeIsNotLostWhileTheEarlierRunMayAnswerIt) {
+  run_second_generation({2, 2}, 3);
+  restart_service(seconds(2));
+  come_back("a", AgentPhase::kRunning, 1);
+  beating_ = {"a"};
+  pass(milliseconds(6900));
+  EXPECT_FALSE(told<Stop>("a"));
+  pass(milliseconds(200));
+  EXPECT_TRUE(told<Stop>("a"));
 }
 
 // The service was killed when the assignment was durable and only one node had received it. The
