@@ -674,7 +674,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     for (const ContactPtr& one : contacts_) {
       if (one == chosen_ || one->rest.empty()) continue;
       std::vector<tcp::endpoint>& all = targets_[one->target].endpoints;
-      std::ranges::rotate(all, std::ranges::find(all, one->rest.back()));
+      std::rotate(all.begin(), std::ranges::find(all, one->rest.back()), all.end());
     }
     close_all();
   }

@@ -90,7 +90,7 @@ class SeveralServices : public MeetingTest {
   }
 
   std::optional<EtcdCluster> etcd_;
-  const std::array<HeldPort, kServices> ports_;
+  const std::array<HeldPort, kServices> ports_{};
   std::array<std::unique_ptr<ChildProcess>, kServices> services_;
 };
 

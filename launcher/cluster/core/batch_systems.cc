@@ -185,7 +185,7 @@ void count_nodes(ClusterPlan& plan, std::string_view answer) {
   std::erase(lines, "");
   const std::size_t slots = lines.size();
   std::ranges::sort(lines);
-  lines.erase(std::ranges::unique(lines).begin(), lines.end());
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   const bool is_pbs = !plan.node_file.empty();
   const int hosts = static_cast<int>(lines.size());
   const int nodes = is_pbs ? hosts : hosts == 1 ? parse_number<int>(lines.front()).value_or(0) : 0;
