@@ -56,7 +56,9 @@ class EtcdStateTest : public testing::Test {
       service.term = 0;
       ++service.stepped_down;
     };
-    events.follows = [&service](const std::string& leader, EtcdRevision) { service.leader = leader; };
+    events.follows = [&service](const std::string& leader, EtcdRevision) {
+      service.leader = leader;
+    };
     events.store.durable = [&service](std::uint64_t number) { service.durable = number; };
     events.store.failed = [&service](const Error& why) { service.stuck = why.message(); };
     events.store.well = [&service] { service.stuck.clear(); };
