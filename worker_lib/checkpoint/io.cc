@@ -25,7 +25,6 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full speed
 // Maximum size of a manifest or claim that is read. Those that are written are far smaller
 // (kMaxManifestBytes). So no version writes a manifest that it, or a version with somewhat
 // smaller bounds, could not read.
