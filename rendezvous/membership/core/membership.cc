@@ -90,8 +90,11 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now,
 
 // While a running generation is recalled, the durable phase stays kRunning.
 JobPhase Membership::durable_phase() const {
-  const bool recalling = recall_until_ && !recall_broken_ && generation_ >= Generation(0);
-  return recalling ? JobPhase::kRunning : phase_;
+  // Another run must judge the generation again if this one is killed before it has done so.
+  const bool is_unjudged = (recall_until_ && !recall_broken_) || judges_recalled_;
+  return phase_ == JobPhase::kForming && is_unjudged && generation_ >= Generation(0)
+             ? JobPhase::kRunning
+             : phase_;
 }
 
 // During a recall nodes come one by one. Their places are recorded when the recall is over.

@@ -504,5 +504,22 @@ TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
   EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
 }
 
+TEST_F(RestoredTest, KilledAgainBeforeAFailureIsJudgedItCountsTheFailureOnce) {
+  run_second_generation({2, 2}, 3);
+  for (int run = 0; run < 2; ++run) {
+    restart_service();
+    come_back("a", AgentPhase::kIdle, 1, {killed(0)});
+    EXPECT_FALSE(told<Assignment>("a")) << "b may have failed first";
+  }
+  come_back("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  restart_service();
+  come_back("a", AgentPhase::kIdle, 1, {killed(0)});
+  come_back("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 2) << "it was counted already";
+}
+
 }  // namespace
 }  // namespace ddprun
