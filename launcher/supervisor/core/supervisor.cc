@@ -78,15 +78,20 @@ void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
 
 // --- directives ----------------------------------------------------------------------------------
 
+// Takes the number of a newer generation that this node has no part in. What it would report
+// belongs to an older one.
+void Supervisor::miss(Generation generation) {
+  if (generation <= generation_) return;
+  generation_ = generation;
+  ends_.clear();
+  left_.clear();
+  snapshots_.clear();
+  checkpoints_ = 0;
+}
+
 void Supervisor::on(const Wait& wait) {
   if (state_ != State::kIdle) return;
-  if (wait.generation > generation_) {
-    generation_ = wait.generation;
-    ends_.clear();
-    left_.clear();
-    snapshots_.clear();
-    checkpoints_ = 0;
-  }
+  miss(wait.generation);
   if (wait.reason == last_wait_) return;
   last_wait_ = wait.reason;
   say(Say::Level::kInfo, "waiting: " + wait.reason);
@@ -126,7 +131,7 @@ void Supervisor::on(const Stop& stop) {
   if (stop.generation < generation_ && state_ != State::kIdle) return;
   switch (state_) {
     case State::kIdle:
-      generation_ = std::max(generation_, stop.generation);
+      miss(stop.generation);
       act(SendStatus{});
       return;
     case State::kFinished:

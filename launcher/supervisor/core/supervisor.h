@@ -214,6 +214,7 @@ class Supervisor {
   void act(SupervisorAction action) { out_.push_back(std::move(action)); }
   void say(Say::Level level, std::string text) { act(Say{level, std::move(text)}); }
 
+  void miss(Generation generation);
   void on(const Wait& wait);
   void on(const Assignment& assignment);
   void on(const Stop& stop);

@@ -263,6 +263,17 @@ TEST_F(SupervisorTest, AStopOfAGenerationItNeverSawIsConfirmedSoThatNobodyWaits)
   EXPECT_FALSE(has<StartWorkers>()) << "it has been told that 4 is over";
 }
 
+TEST_F(SupervisorTest, TheEndsOfAGenerationAreNotThoseOfOneThatItMissed) {
+  run();
+  killed(0, SIGKILL);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  EXPECT_EQ(status().ends.size(), 2u);
+  step(Stop{Generation(1), "over"});
+  EXPECT_EQ(status().generation, Generation(1));
+  EXPECT_TRUE(status().ends.empty()) << "they are of generation 0";
+}
+
 TEST_F(SupervisorTest, AStopOfAnEarlierGenerationStopsNothing) {
   run(3);
   step(Stop{Generation(2), "late"});
