@@ -1,9 +1,7 @@
 #include "launcher/agent/end_command.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,58 +11,19 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <vector>
 
 #include "base/concat.h"
 #include "base/pidfd.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
+#include "base/spawn_program.h"
 #include "base/unique_fd.h"
 #include "base/wait_status.h"
 #include "base/write_all.h"
-#include "launcher/process/exec.h"
 #include "launcher/process/signal_source.h"
 
 namespace ddprun {
 namespace {
-
-constexpr std::string_view kHeadline = "DDPRUN_HEADLINE=";
-
-// Returns this process's environment with the headline.
-std::vector<std::string> environment_with(const std::string& headline) {
-  std::vector<std::string> all;
-  for (char** one = environ; *one; ++one) {
-    if (!std::string_view(*one).starts_with(kHeadline)) all.emplace_back(*one);
-  }
-  all.push_back(std::string(kHeadline) + headline);
-  return all;
-}
-
-// Starts the shell in a process group of its own, so that signals of the terminal reach only this
-// process. Returns an errno.
-int start(const EndCommand& command, int input, pid_t& pid) {
-  const std::vector<std::string> words{"/bin/sh", "-c", command.text};
-  const std::vector<std::string> variables = environment_with(command.headline);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigset_t all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  const int failed = posix_spawn(&pid, words.front().c_str(), &files, &attributes,
-                                 exec_arguments(words).data(), exec_arguments(variables).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  return failed;
-}
 
 // Returns the signal that ends a job, if one has come.
 std::optional<int> ending_signal(int signals) {
@@ -83,10 +42,13 @@ std::string run_end_command(const EndCommand& command, int signals, Duration all
       lseek(input.get(), 0, SEEK_SET) != 0) {
     return concat("cannot give it the report: ", strerror(errno));
   }
-  pid_t pid = 0;
-  if (const int failed = start(command, input.get(), pid); failed != 0) {
-    return concat("cannot start /bin/sh: ", strerror(failed));
-  }
+  const Result<pid_t> started = spawn_program({.words = {"/bin/sh", "-c", command.text},
+                                               .variables = {{"DDPRUN_HEADLINE", command.headline}},
+                                               .input = input.get(),
+                                               .output = STDERR_FILENO,
+                                               .has_own_group = true});
+  if (!started) return started.error().message();
+  const pid_t pid = *started;
   const UniqueFd program = pidfd_of(pid);
   const TimePoint until = BootClock::now() + allowed;
   std::string trouble;

@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "base/pipe.h"
 #include "base/signal_names.h"
+#include "base/spawn_program.h"
 #include "base/split.h"
 #include "base/wait_status.h"
 #include "launcher/cluster/slurm_time_limit.h"

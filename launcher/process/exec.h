@@ -3,14 +3,7 @@
 
 #include <sys/types.h>
 
-#include <string>
-#include <vector>
-
 namespace ddprun {
-
-// Returns what exec() takes: pointers to the words, then a null pointer. The words must outlive it.
-// Any thread.
-std::vector<char*> exec_arguments(const std::vector<std::string>& words);
 
 // Prepares a forked process for exec(). It gets SIGTERM when `parent` ends; if that has happened
 // already, it exits. It has a process group of its own, so that signals of the terminal reach only

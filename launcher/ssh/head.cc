@@ -27,6 +27,7 @@
 #include "base/poll_until.h"
 #include "base/read_whole.h"
 #include "base/signal_names.h"
+#include "base/spawn_program.h"
 #include "base/wait_status.h"
 #include "base/write_all.h"
 #include "launcher/process/exec.h"

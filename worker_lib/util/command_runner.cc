@@ -1,67 +1,24 @@
 #include "worker_lib/util/command_runner.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/background_thread.h"
 #include "base/concat.h"
 #include "base/pidfd.h"
+#include "base/spawn_program.h"
 
 namespace ddprun {
 namespace {
 
 constexpr int kLookMs = 200;
 constexpr Duration kGrace = std::chrono::seconds(2);  // between SIGTERM and SIGKILL
-
-std::vector<std::string> environment_with(const CommandVariables& variables) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    if (!variables.contains(std::string(text.substr(0, text.find('='))))) result.emplace_back(text);
-  }
-  for (const auto& [name, value] : variables) result.push_back(concat(name, "=", value));
-  return result;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-// Returns 0, or errno.
-int start(const std::string& command, const CommandVariables& variables, pid_t& pid) {
-  std::vector<std::string> words{"/bin/sh", "-c", command};
-  std::vector<std::string> environment = environment_with(variables);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int failed = posix_spawn(&pid, words[0].c_str(), &files, &attributes,
-                                 pointers_to(words).data(), pointers_to(environment).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  return failed;
-}
 
 // Waits for the end of a child, for kLookMs at most. Returns whether it has ended. descriptor: of
 // the child; not valid if the system gave none.
@@ -91,9 +48,10 @@ std::optional<int> status_of(pid_t pid) {
 Result<void> run_command(const std::string& command, const CommandVariables& variables,
                          const std::function<bool()>& is_over) {
   const std::string doing = "run the command '" + command + "'";
-  pid_t pid = 0;
-  if (const int failed = start(command, variables, pid); failed != 0)
-    return system_error(doing, failed);
+  const Result<pid_t> started = spawn_program(
+      {.words = {"/bin/sh", "-c", command}, .variables = variables, .has_own_group = true});
+  if (!started) return Error(started.error()).within(doing);
+  const pid_t pid = *started;
   const UniqueFd descriptor = pidfd_of(pid);
   std::optional<TimePoint> kill_at;
   bool was_ended = false;
@@ -147,7 +105,7 @@ void CommandRunner::finish(Duration patience, const std::function<void()>& repor
   lock.unlock();
   if (thread_.joinable()) thread_.join();
   if (std::exchange(waiting_, std::nullopt))
-    warn_("run the command '" + command_ + "': there was no time for the last event");
+    warn_("run the command '" + command_ + "': the program ended before the newest event");
 }
 
 void CommandRunner::work() {
