@@ -206,8 +206,8 @@ Error failed_step(const WorkerStart& start, const std::string& step, int step_er
 
 // Shared with the pending wait.
 struct WorkerProcess::State : std::enable_shared_from_this<State> {
-  State(boost::asio::io_context& io, Handle the_handle, UniqueFd the_pidfd)
-      : handle(std::move(the_handle)), pidfd(io, the_pidfd.release()) {}
+  State(boost::asio::io_context& io, Handle the_handle)
+      : handle(std::move(the_handle)), pidfd(io) {}
 
   // Boost's own wait blocks in waitpid() once the pidfd was reported as readable. Asio may report
   // that by mistake: an event of a descriptor that was closed in the same turn reaches the one that
@@ -260,9 +260,14 @@ Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const Wo
   Result<Handle> handle = WorkerLauncher()(io, initializer);
   if (handle) {
     UniqueFd pidfd = pidfd_of(handle->id());
-    // The handle's destructor ends the process.
+    // On an error, the handle's destructor ends the process.
     if (!pidfd.valid()) return system_error("open a pidfd of " + start.executable, errno);
-    return WorkerProcess(std::make_shared<State>(io, std::move(*handle), std::move(pidfd)));
+    const auto state = std::make_shared<State>(io, std::move(*handle));
+    error_code failed;
+    state->pidfd.assign(pidfd.get(), failed);
+    if (failed) return system_error("wait for the end of " + start.executable, failed.value());
+    (void)pidfd.release();
+    return WorkerProcess(state);
   }
   if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);
   Error error = std::move(handle).error().within("start " + start.executable);
