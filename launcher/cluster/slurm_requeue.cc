@@ -54,16 +54,20 @@ bool requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logg
   }
   const CommandOutput done =
       output_of({"scontrol", "requeue", job}, Deadline(kRequeuePatience), Stderr::kRead);
-  bool is_requeued = done.exit_code == 0;
-  if (!is_requeued && done.text.empty()) {
-    // Slurm ends this step at the requeue, and with it scontrol, sometimes before its answer.
-    const std::optional<SlurmJob> now = job_in_slurm(job);
-    is_requeued = now && now->state != "RUNNING";
-  }
-  if (is_requeued) {
-    log.info(concat("Slurm job ", job, " is requeued (", life.requeues + 1,
-                    " of --requeue=", life.most, ")"));
+  const std::string times = concat(" (", life.requeues + 1, " of --requeue=", life.most, ")");
+  if (done.exit_code == 0) {
+    log.info(concat("Slurm job ", job, " is requeued", times));
     return true;
+  }
+  if (done.text.empty()) {
+    // Slurm ends this step at the requeue, and with it scontrol, sometimes before its answer. Then
+    // the job is ending, as it also is after scancel.
+    const std::optional<SlurmJob> now = job_in_slurm(job);
+    if (now && now->state != "RUNNING") {
+      log.info(concat("Slurm job ", job, " is requeued", times, ", or Slurm ends it (", now->state,
+                      ")"));
+      return true;
+    }
   }
   const std::string_view cause = std::string_view(done.text).substr(0, done.text.find('\n'));
   log.error(concat("scontrol requeue ", job, ": ",
