@@ -94,7 +94,8 @@ class CommandRunner:
             while self._run_next():
                 pass
         except BaseException:  # also of a warning that is an error
-            self._is_running = False
+            with self._lock:
+                self._is_running = False
             raise
 
     def _run_next(self) -> bool:
@@ -105,8 +106,8 @@ class CommandRunner:
                 return False
         try:
             if self._is_over():
-                raise OSError(f"run the command '{self._command}': there was no time for the last "
-                              "event")
+                raise OSError(f"run the command '{self._command}': the program ended before the "
+                              "newest event")
             run_command(self._command, variables, self._is_over)
         except Exception as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=1)

@@ -57,7 +57,6 @@ __all__ = [
 
 _SAVING = "save a checkpoint"
 _RESTORING = "restore a checkpoint"
-_FETCH_PATIENCE = 1800.0  # seconds
 _OWNER = secrets.token_hex(8)  # the managers of a process share the directories that they took
 
 
@@ -185,11 +184,13 @@ class CheckpointManager:
         environment.
     fetch_command
         A command that fetches checkpoints into ``DDPRUN_CHECKPOINT_DIRECTORY``. Rank 0 runs it
-        first, for 30 minutes at most, if the directory has no checkpoint or an earlier fetch has
-        not succeeded. A failure is an error.
+        first, if the directory has no checkpoint or an earlier fetch has not succeeded. A failure
+        is an error.
     copy_timeout
         At the end of the program, the last copy_command gets this number of seconds, and 10 if
         `maybe_save` has returned ``leave``. Then it is ended.
+    fetch_timeout
+        The fetch_command is ended after this number of seconds.
 
     Raises
     ------
@@ -207,10 +208,12 @@ class CheckpointManager:
                  keep_best: int = 0, higher_is_better: bool = False, asynchronous: bool = True,
                  skip_when_busy: bool = False, every_steps: int = 0, read_only: bool = False,
                  group: Optional[Any] = None, every: float = 0, copy_command: str = "",
-                 fetch_command: str = "", copy_timeout: float = 300) -> None:
+                 fetch_command: str = "", copy_timeout: float = 300,
+                 fetch_timeout: float = 1800) -> None:
         for option, value, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0),
                                      ("every_steps", every_steps, 0), ("every", every, 0),
-                                     ("copy_timeout", copy_timeout, 0)):
+                                     ("copy_timeout", copy_timeout, 0),
+                                     ("fetch_timeout", fetch_timeout, 0)):
             if value < least:
                 raise ValueError(f"CheckpointManager: invalid value {value} of {option} (expected "
                                  f"{least} or more)")
@@ -238,13 +241,13 @@ class CheckpointManager:
         if copy_command and not read_only and self._ranks.rank == 0:
             self._copies = CommandRunner(copy_command, copy_timeout)
         if fetch_command:  # before the directory is taken: what is there then counts
-            self._ranks.on_rank_0(lambda: self._fetch(fetch_command))
+            self._ranks.on_rank_0(lambda: self._fetch(fetch_command, fetch_timeout))
         if not read_only:
             self._ranks.on_rank_0(lambda: self._directory.prepare(
                 self._environment.generation, _OWNER, job_name(self._environment)))
 
-    def _fetch(self, command: str) -> None:
-        end = time.monotonic() + _FETCH_PATIENCE
+    def _fetch(self, command: str, timeout: float) -> None:
+        end = time.monotonic() + timeout
 
         def is_over() -> bool:
             report_activity()
