@@ -311,7 +311,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   // Asks the service at this address, too, that a standby has named. Only a service that proves its
-  // identity may come from a stranger's word.
+  // identity may be a lie.
   void learn(const std::string& leader) {
     const bool must_prove = !options_.key.empty() || options_.tls || options_.demands_proof;
     const Result<HostPort> address = parse_host_port(leader);

@@ -353,7 +353,7 @@ class TogetherWriter {
   std::vector<std::uint32_t> crcs_;   // of all records
   std::string head_, tail_;           // the first and last bytes of the part
   WrittenFile written_;
-  bool is_digested_ = false;          // on all ranks
+  bool is_digested_ = false;          // every rank has digested its part
   std::optional<DistError> failure_;  // the finishing thread's, while it runs
   std::promise<void> finished_;
   BackgroundTask writing_{"ddprun-part"};

@@ -36,7 +36,7 @@ FileDigest::State FileDigest::state() const {
 
 WrittenFile FileDigest::finish(std::string name) {
   WrittenFile written{.name = std::move(name), .bytes = bytes_, .sha256 = digest_->hex()};
-  // There is no state after the last byte, which the digest itself is for.
+  // The chain has no state after the last byte: the digest says the same.
   chain_.resize(static_cast<std::size_t>(chain_states(bytes_, kChainBytes)) * kChainDigits);
   if (chain_.empty()) return written;
   written.chain_bytes = kChainBytes;

@@ -408,7 +408,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       return refused("--rdzv-endpoint", kMustKnowPort);
     }
   }
-  // These ports are of one service.
+  // Other ports are tried only for a single service.
   if (!has_list && options.cluster && options.taken == Taken::kNodes &&
       plan.meeting_point == options.cluster->endpoint) {
     plan.next_ports = options.cluster->next_ports;

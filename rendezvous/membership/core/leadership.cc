@@ -168,7 +168,7 @@ LeadershipActions Leadership::leader_key_gone(TimePoint now) {
 
 LeadershipActions Leadership::leader_process_gone(TimePoint now) {
   now_ = now;
-  if (leader_.created == 0) return take();  // this service leads
+  if (leader_.created == 0) return take();  // none is followed, or its lease was revoked
   process_gone_ = true;
   if (state_ == State::kFollowing) revoke_leaders_lease();
   return take();

@@ -140,7 +140,7 @@ TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
   });
 }
 
-// Of so many ranks a piece is smaller than the bytes between two states of the digest.
+// With so many ranks, a rank's piece is smaller than a piece of the chained digest.
 TEST_F(RestoreTest, NineRanksVerifyPiecesThatAreSmallerThanParts) {
   save({1, 2}, 6);
   flip_a_bit(file(2), fs::file_size(file(2)) / 2);
