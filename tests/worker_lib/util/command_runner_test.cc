@@ -92,7 +92,8 @@ TEST_F(CommandRunners, AnEventThatWaitsAtTheEndIsAWarning) {
   await("begun");
   command->begin(variables("2"));
   finish(*command, std::chrono::milliseconds(1));
-  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("was ended"), HasSubstr("ended before the newest event")));
+  EXPECT_THAT(warnings_,
+              ElementsAre(HasSubstr("was ended"), HasSubstr("ended before the newest event")));
 }
 
 TEST(RunCommand, IsEndedWithoutADescriptorOfItsProcess) {
