@@ -97,6 +97,22 @@ class Formats(frame.Test):
         again = make_net()
         again.load_state_dict(safetensors.torch.load_file(self.out))
 
+    def test_of_a_file_with_a_model_safetensors_has_the_model(self):
+        net = make_net()
+        file = self.folder / "file.pt"
+        torch.save({"model": net.state_dict(), "iter_num": 7, "config": {"model": "small"},
+                    "optimizer": torch.optim.Adam(net.parameters()).state_dict()}, file)
+        output = self.export(file, "safetensors")
+        self.assertTrue(output.startswith("left out: iter_num, config, optimizer\n"), output)
+        self.assert_same(safetensors.torch.load_file(self.out), dict(net.state_dict()))
+
+    def test_what_is_left_out_is_one_short_line(self):
+        file = self.folder / "file.pt"
+        torch.save({"a": torch.ones(1), **{f"number_{i}": i for i in range(100)}}, file)
+        output = self.export(file, "safetensors")
+        self.assertIn("left out: number_0, number_1, number_2, number_3, number_4, number_5 and 94 "
+                      "more\n", output)
+
     def test_torch_is_the_file_itself(self):
         self.save()
         self.export(self.run1, "torch", 3)

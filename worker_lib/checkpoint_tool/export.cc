@@ -124,22 +124,30 @@ class NamedTensors {
   std::set<std::string> names_;
 };
 
-// Of a checkpoint: the tensors of its models. Of another file: all tensors.
+bool has_tensors(const PickleTree& tree, PickleNodeId id) {
+  return tree[id].kind == PickleKind::kTensor ||
+         std::ranges::any_of(tree[id].items,
+                             [&](PickleNodeId item) { return has_tensors(tree, item); });
+}
+
+// Returns the tensors of the entries `model` and `models`. If neither has any: all tensors.
 NamedTensors weights_of(const Opened& opened) {
   NamedTensors result(opened);
   const PickleTree& tree = opened.archive.tree;
   const PickleNode& top = tree[tree.top];
-  const bool is_checkpoint =
-      tree.find(top, "step") && (tree.find(top, "model") || tree.find(top, "models"));
-  if (!is_checkpoint) {
+  const auto is_of_model = [&](const PickleEntry& entry) {
+    const std::string& name = tree[entry.key].text;
+    return (name == "model" || name == "models") && has_tensors(tree, entry.value);
+  };
+  if (top.kind != PickleKind::kDict || std::ranges::none_of(entries_of(top), is_of_model)) {
     result.add(tree.top, "");
     return result;
   }
-  for (const auto [key, value] : entries_of(top))
-    if (tree[key].text == "model" || tree[key].text == "models")
-      result.add(value, "");
+  for (const PickleEntry& entry : entries_of(top))
+    if (is_of_model(entry))
+      result.add(entry.value, "");
     else
-      result.left_out.push_back(tree[key].text);
+      result.left_out.push_back(text_of_key(tree[entry.key], opened.name));
   return result;
 }
 
@@ -174,19 +182,10 @@ void export_safetensors(const Opened& opened, const std::string& path) {
     for (const auto& [name, tensor] : weights.tensors)
       file.put_elements(*tensor, opened.archive.storages.at(tensor->storage.key));
   }).write(path);
-  std::string left_out;
-  for (const std::string& name : weights.left_out)
-    left_out += (left_out.empty() ? "left out: " : ", ") + name;
-  if (!left_out.empty()) print(left_out);
+  print_left_out(weights.left_out);
 }
 
 // --- PyTorch's distributed checkpoint ---
-
-bool has_tensors(const PickleTree& tree, PickleNodeId id) {
-  return tree[id].kind == PickleKind::kTensor ||
-         std::ranges::any_of(tree[id].items,
-                             [&](PickleNodeId item) { return has_tensors(tree, item); });
-}
 
 void export_dcp(const Opened& opened, const std::string& path) {
   if (file_calls().mkdir(path.c_str(), 0777) != 0)

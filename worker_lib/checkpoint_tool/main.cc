@@ -158,10 +158,7 @@ ExitCode import_one(const std::string& safetensors, const std::string& dcp,
   }
   const Weights weights = dcp.empty() ? read_safetensors(safetensors) : read_dcp(dcp);
   import_into(directory, step, weights, dcp.empty() ? safetensors : dcp);
-  std::string left_out;
-  for (const std::string& name : weights.left_out)
-    left_out += (left_out.empty() ? "left out: " : ", ") + name;
-  if (!left_out.empty()) print(left_out);
+  print_left_out(weights.left_out);
   return ExitCode::kSuccess;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/joined.h"
 #include "base/terminal_text.h"
 
 namespace ddprun {
@@ -29,6 +30,11 @@ void refuse_damaged(const std::string& path, const std::string& why) {
 }
 
 void print_line(std::string line) { std::printf("%s\n", plain(std::move(line)).c_str()); }
+
+void print_left_out(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 6;
+  if (!names.empty()) print("left out: ", joined_up_to(names, kShown));
+}
 
 void complain(const std::string& what) {
   std::fprintf(stderr, "ddprun-ckpt: %s\n", plain(what).c_str());

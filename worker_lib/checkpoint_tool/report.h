@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/concat.h"
 #include "base/error.h"
@@ -29,6 +30,8 @@ template <class... Parts>
 void print(const Parts&... line) {
   print_line(concat(line...));
 }
+// Prints which entries were left out, the first ones of many. Prints nothing if there are none.
+void print_left_out(const std::vector<std::string>& names);
 // Prints a line on standard error.
 void complain(const std::string& what);
 
