@@ -275,8 +275,11 @@ class TogetherWriter {
     std::optional<FileStream> sent;
     if (rank_ == 0) keep_failure([&] { open_stream(sent, open_file(), range); });
     std::uint64_t left = range.bytes();
+    bool is_passing = false;  // stays true if a gather fails, which then fails on all ranks
     const auto pass = [&](const std::string& bytes) {
+      is_passing = true;
       const auto all = group_.gather_bytes(bytes, 0, options_.timeout);
+      is_passing = false;
       left -= std::min<std::uint64_t>(left, kSentBytes);
       keep_failure([&] {
         if (sent) sent->write(all[rank].data(), all[rank].size());
@@ -297,9 +300,8 @@ class TogetherWriter {
         part.write_records([this](std::size_t number) { return storage(number); });
         if (plan_.last == rank_) part.write_directory(crcs_);
         if (!piece.empty()) pass(piece);
-      } catch (const DistError&) {
-        throw;  // of the exchange
       } catch (...) {
+        if (is_passing) throw;
         keep_failure([] { throw; });
       }
     while (left > 0) pass("");

@@ -50,7 +50,7 @@ void read_runs(const Weights& weights, const Weight& weight, const std::vector<R
   std::map<std::size_t, UniqueFd> open;  // neighbouring rows may come from several files
   for (const Run& run : runs) {
     const std::string& path = weights.paths[run.file];
-    if (open.size() >= kMostOpenFiles) open.clear();
+    if (open.size() >= kMostOpenFiles && !open.contains(run.file)) open.clear();
     UniqueFd& fd = open[run.file];
     if (!fd.valid()) {
       Result<UniqueFd> opened = open_regular_file(path);

@@ -221,8 +221,8 @@ class DcpReader {
         to += (offsets[i] + (i < first ? index[i] : 0)) * strides[i];
       run.crc = row == whole.bytes ? whole.crc : std::nullopt;
       runs[static_cast<std::uint64_t>(to)] = run;
-      if (runs.size() > kMostRuns || ++runs_ > kMostRunsOfAll)
-        refuse("a tensor has too many small parts");
+      if (runs.size() > kMostRuns) refuse("a tensor has too many small parts");
+      if (++runs_ > kMostRunsOfAll) refuse("its tensors have too many small parts together");
       for (std::size_t i = first; i > 0; --i) {
         if (++index[i - 1] < part.sizes[i - 1]) break;
         index[i - 1] = 0;
