@@ -36,7 +36,8 @@ class Addresses {
     void* const address =
         ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED)
-      refuse_files(system_error(concat("reserve ", bytes, " bytes of address space"), errno).message());
+      refuse_files(
+          system_error(concat("reserve ", bytes, " bytes of address space"), errno).message());
     memory_ = MappedMemory<char>(static_cast<char*>(address), Unmap{bytes});
   }
   const char* begin() const { return memory_.get(); }

@@ -102,6 +102,7 @@ bool Membership::settle_recall() {
     ends_.push_back({std::move(end), now_});
   }
   failed_ = true;
+  judges_recalled_ = false;
   begin_forming("a node was lost");
   return true;
 }
