@@ -314,11 +314,11 @@ class Kit:
         return [sys.executable, "-m", "torch.distributed.run", "--standalone",
                 f"--nproc-per-node={ranks}", *command]
 
-    def probe(self, mode, *arguments):
+    def probe(self, mode, *arguments, **variables):
         def body(record, seconds):
             ranks = self.ranks_that_fit()
             outcome = run(self.ddprun(ranks, self.program("gpu_probe"), mode, *arguments), seconds,
-                          self.machine.environment())
+                          self.machine.environment(**variables))
             found = outcome.last_json() or {}
             self.finish(record, outcome, [f"{key} {short(value)}" for key, value in found.items()])
             record["data"] = found
@@ -408,6 +408,9 @@ class Kit:
                   self.probe("checkpoint", self.work / "checkpoint"))
         self.part("a killed worker resumes", 60, self.resumed)
         self.part("overhead of a step", 50, self.probe("overhead"))
+        # A non-blocking communicator of NCCL starts a thread for each launch.
+        self.part("small calls", 30, self.probe("calls"))
+        self.part("small calls, blocking", 30, self.probe("calls", NCCL_COMM_BLOCKING="1"))
         self.part("samples/s of resnet18", 80, self.speed(
             "resnet18", "--batch-norm=plain", digits, "--width=4" if self.on_cpu else "--width=64"))
         self.part("samples/s of chargpt", 80, self.speed("chargpt", text))

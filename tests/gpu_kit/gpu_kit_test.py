@@ -60,7 +60,7 @@ def main():
         names = ["SyncBatchNorm", "DDP equality with PyTorch's, 2 ranks"]
         if WHOLE:
             check_all_parts(kit, work)
-            names += ["a pass that went wrong", "overhead of a step",
+            names += ["a pass that went wrong", "overhead of a step", "small calls",
                       "checkpoints with the generators of CUDA"]
         done, report, page = run_kit(kit, work / "cpu", "--cpu",
                                      *[f"--part={name}" for name in names])

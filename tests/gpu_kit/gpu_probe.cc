@@ -9,6 +9,7 @@
 //                               rank 0 writes FILE
 //   gpu_probe late_checks       checks what a failed pass leaves, and which pass reports it
 //   gpu_probe overhead          measures what DistributedDataParallel adds to a step
+//   gpu_probe calls             measures small all_reduces, and counts the threads meanwhile
 //
 // The last line of rank 0 is JSON: {"device": "cuda:0", "ranks": 2, ...}. Exit code 1: the
 // compared values differ.
@@ -18,6 +19,8 @@
 #include <chrono>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
+#include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -160,6 +163,40 @@ json overhead(ddprun::Context& ctx) {
           {"good", true}};
 }
 
+json calls(ddprun::Context& ctx) {
+  constexpr int kRounds = 5;
+  const int calls = ctx.device().is_cuda() ? 2000 : 20;
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                         std::filesystem::directory_iterator());
+  };
+  Tensor value = torch::ones({1}, ctx.device());
+  std::vector<double> issued, ended;
+  auto most_threads = threads();
+  for (int round = 0; round <= kRounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto us_of_call = [&] {
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - start;
+      return took.count() / calls;
+    };
+    for (int call = 0; call < calls; ++call) {
+      ctx.group().all_reduce(value, {.op = ddprun::ReduceOp::kMax});
+      if (round == 0) most_threads = std::max(most_threads, threads());
+    }
+    const double us = us_of_call();
+    if (ctx.device().is_cuda()) torch::cuda::synchronize();
+    if (round == 0) continue;  // this one warms up and counts threads
+    issued.push_back(us);
+    ended.push_back(us_of_call());
+  }
+  for (auto* took : {&issued, &ended}) std::ranges::sort(*took);
+  return {{"issue_us", issued[kRounds / 2]},
+          {"call_us", ended[kRounds / 2]},
+          {"most_threads", most_threads},
+          {"good", value.item<float>() == 1}};
+}
+
 // Makes a pass in which the last rank has no gradient for a layer, and then another pass. The CPU
 // must report the error in the first one, a GPU in the second one.
 json late_checks(ddprun::Context& ctx) {
@@ -207,12 +244,14 @@ int run(const std::vector<std::string>& words) {
     found = ddp(ctx, words[1]);
   } else if (words == std::vector<std::string>{"overhead"}) {
     found = overhead(ctx);
+  } else if (words == std::vector<std::string>{"calls"}) {
+    found = calls(ctx);
   } else if (words == std::vector<std::string>{"late_checks"}) {
     found = late_checks(ctx);
   } else {
     std::fprintf(stderr,
                  "usage: gpu_probe sync_batch_norm | checkpoint DIR | ddp FILE | late_checks | "
-                 "overhead\n");
+                 "overhead | calls\n");
     return 2;
   }
   found["device"] = ctx.device().str();
