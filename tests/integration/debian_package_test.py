@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the Debian packages that cpack makes: debian_package_test.py SOURCE_DIR BUILD_DIR [root]
+"""Checks the Debian packages that cpack makes:
+debian_package_test.py SOURCE_DIR BUILD_DIR [root [SUITE MIRROR]]
 
 Without `root` the packages are made and unpacked: their fields, files and modes, the programs, and
 what lintian reports. Nothing is built.
 
-With `root` both packages are installed by apt in a bare Debian 12 that debootstrap makes. A
-network is needed. A project then builds with the files of libddprun-dev. Programs that record
-their arguments take the place of systemctl and deb-systemd-invoke.
+With `root` both packages are installed by apt in a bare Debian 12 that debootstrap makes, or in the
+release of Ubuntu that SUITE and MIRROR name. A network is needed. In Debian a project then builds
+with the files of libddprun-dev. Programs that record their arguments take the place of systemctl
+and deb-systemd-invoke.
 """
 import gzip
 import os
@@ -148,12 +150,15 @@ def check_with_lintian(packages):
 
 
 class Root:
-    """A bare Debian 12."""
+    """A bare Debian or Ubuntu."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, suite="bookworm", mirror=None):
         self.folder = folder
         self.path = "/usr/sbin:/usr/bin:/sbin:/bin"
-        run("debootstrap", "--variant=minbase", "bookworm", folder)
+        # All releases of Ubuntu have one script. Debian has no package with Ubuntu's keys.
+        of_ubuntu = [mirror, "/usr/share/debootstrap/scripts/gutsy"] if mirror else []
+        options = ["--no-check-gpg", "--components=main,universe"] if mirror else []
+        run("debootstrap", "--variant=minbase", *options, suite, folder, *of_ubuntu)
         self("apt-get", "update")
 
     def __call__(self, *command, good=True):
@@ -208,11 +213,11 @@ def check_scripts(root, package):
     print("install, upgrade, remove and purge make the calls of dh_installsystemd --no-enable")
 
 
-def check_in_root(packages, build, work, version):
-    """Installs the packages by apt in a bare Debian 12, upgrades and removes them."""
+def check_in_root(packages, build, work, version, *release):
+    """Installs the packages by apt in a bare root, upgrades and removes them."""
     if os.geteuid() != 0 or not shutil.which("debootstrap"):
         needs.skip("a root of Debian needs root and debootstrap (apt-get install debootstrap)")
-    root = Root(work / "root")
+    root = Root(work / "root", *release)
     before = root.files()
     for package in packages:
         shutil.copy(package, root.folder)
@@ -225,7 +230,7 @@ def check_in_root(packages, build, work, version):
     assert "ddprun" in root("bash", "-c", completion)
     root("apt-get", "purge", "-y", "--auto-remove", "ddprun")
     root.check_trace(before)
-    print("ddprun is installed by apt in a bare Debian 12, runs a job, and is removed")
+    print("ddprun is installed by apt in a bare root, runs a job, and is removed")
 
     # With systemd the package makes the account of the unit.
     root.install("systemd", "procps", "libssl3")
@@ -242,6 +247,8 @@ def check_in_root(packages, build, work, version):
 
     root.install(development)
     assert "torch" not in root("dpkg-query", "-W", "-f", "${Package}\n")
+    if release:
+        return  # the compiler of this host cannot link with the C library of another release
     here = pathlib.Path(__file__).parent
     torch = pathlib.Path(cache_of(build)["LibTorch_INCLUDE_DIR"]).parent
     print(run("cmake", f"-DPREFIX={root.folder}/usr", f"-DBUILD_DIR={build}", "-DCOMPONENT=worker",
@@ -251,8 +258,8 @@ def check_in_root(packages, build, work, version):
 
 
 def main():
-    if len(sys.argv) not in (3, 4):
-        sys.exit(f"usage: {sys.argv[0]} SOURCE_DIR BUILD_DIR [root]")
+    if len(sys.argv) not in (3, 4, 6):
+        sys.exit(f"usage: {sys.argv[0]} SOURCE_DIR BUILD_DIR [root [SUITE MIRROR]]")
     source, build = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
     for program in ("dpkg-deb", "dpkg-shlibdeps", "file"):
         if not shutil.which(program):
@@ -265,7 +272,7 @@ def main():
         if sys.argv[3:]:
             packages = make_packages(build, work / "packages")
             assert len(packages) == 2, packages
-            check_in_root(packages, build, work, version)
+            check_in_root(packages, build, work, version, *sys.argv[4:])
             check_with_lintian(packages)
             return
         packages = make_packages(build, work / "packages",
