@@ -17,7 +17,7 @@
 #include "base/host_port.h"
 #include "base/unique_fd.h"
 #include "rendezvous/auth/core/proof.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
 
@@ -57,7 +57,7 @@ std::optional<bool> is_in_memory(pid_t pid, const std::string& text) {
   return is_found;
 }
 
-class Keys : public MeetingTest {
+class Keys : public RendezvousTest {
  protected:
   std::string key_file(const std::string& text, const std::string& name = "key") const {
     std::string path = directory_ / name;
