@@ -122,8 +122,8 @@ TEST_F(Keys, AnAgentThatServesWantsItFromTheOthers) {
   const Arguments with{"--rdzv-key-file=" + key_file(kKey)};
   auto a = start(node(held.endpoint(), with, "true"));
   ASSERT_TRUE(a->wait_for_err("waiting")) << a->err();
-  auto stranger = start(node(held.endpoint(), {}, "true"));
-  EXPECT_EQ(stranger->wait(), 66) << stranger->err();
+  auto unauthenticated = start(node(held.endpoint(), {}, "true"));
+  EXPECT_EQ(unauthenticated->wait(), 66) << unauthenticated->err();
   auto b = start(node(held.endpoint(), with, "true"));
   EXPECT_EQ(b->wait(), 0) << b->err();
   EXPECT_EQ(a->wait(), 0) << a->err();

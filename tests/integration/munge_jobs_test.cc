@@ -181,9 +181,9 @@ TEST_F(MungeUsers, AJobIsTheUsersWhoBeganItAndRootMayJoin) {
   const std::string endpoint = listening_address(*service);
   auto first = start(node(endpoint, {option()}, "true"));
   ASSERT_TRUE(first->wait_for_err("waiting")) << first->err();
-  auto stranger = start_as_nobody(node(endpoint, {option()}, "true"));
-  EXPECT_EQ(stranger->wait(), 66) << stranger->err();
-  EXPECT_THAT(stranger->err(), HasSubstr("job 'job' belongs to user 0"));
+  auto other = start_as_nobody(node(endpoint, {option()}, "true"));
+  EXPECT_EQ(other->wait(), 66) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("job 'job' belongs to user 0"));
   auto second = start(node(endpoint, {option()}, "true"));
   EXPECT_EQ(second->wait(), 0) << second->err();
   EXPECT_EQ(first->wait(), 0) << first->err();

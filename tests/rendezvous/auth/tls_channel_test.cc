@@ -131,7 +131,7 @@ TEST_F(TlsChannelTest, WhoDemandsACertificateSaysSo) {
   EXPECT_THAT(without.service_error, HasSubstr("the peer sent no certificate"));
   EXPECT_THAT(without.agent_error, HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
 
-  const Ends wrong = connect(agent_context(ours_.ca_file(), theirs_.issue("stranger")), mutual);
+  const Ends wrong = connect(agent_context(ours_.ca_file(), theirs_.issue("other")), mutual);
   EXPECT_FALSE(wrong.service.is_open());
   EXPECT_THAT(wrong.service_error, HasSubstr("not accepted"));
   EXPECT_THAT(wrong.agent_error, HasSubstr("does not come from its --rdzv-tls-ca"));
@@ -170,8 +170,8 @@ TEST_F(TlsChannelTest, GarbageAfterTheHandshakeBreaksItToo) {
   EXPECT_EQ(ends.service.take_plain(), "");
 }
 
-// The stranger sends a handshake record of the largest length and never ends it.
-TEST_F(TlsChannelTest, AStrangerCannotSendMuch) {
+// The peer sends a handshake record of the largest length and never ends it.
+TEST_F(TlsChannelTest, AnUnauthenticatedPeerCannotSendMuch) {
   TlsChannel service = TlsChannel::service(service_);
   std::size_t sent = 0;
   bool is_broken = false;

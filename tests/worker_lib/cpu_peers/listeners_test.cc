@@ -40,7 +40,7 @@ NodeBootstrapOptions options_of(int local, const std::string& token,
           .deadline = Deadline(patience)};
 }
 
-UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) {
+UniqueFd connect_unauthenticated(const std::string& name, const std::string& words) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -53,13 +53,13 @@ UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) 
   return socket;
 }
 
-TEST(NodeBootstrap, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAreTurnedAway) {
+TEST(NodeBootstrap, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileOthersAreTurnedAway) {
   const auto listener = NodeListener::open();
   const auto other_listener = NodeListener::open();
   ASSERT_TRUE(listener && other_listener);
-  const UniqueFd silent = knock_as_a_stranger(listener->name, "");
-  const UniqueFd wrong = knock_as_a_stranger(listener->name, "let me in");
-  const UniqueFd no_pidfd = knock_as_a_stranger(listener->name, std::string(68, '\0'));
+  const UniqueFd silent = connect_unauthenticated(listener->name, "");
+  const UniqueFd wrong = connect_unauthenticated(listener->name, "let me in");
+  const UniqueFd no_pidfd = connect_unauthenticated(listener->name, std::string(68, '\0'));
   const PageFile page = *make_page_file("page", 1);  // the page of rank 1 alone
   const auto shown_page = [](const NodeMembers& members, std::size_t local) {
     return MappedPages::map({.file = members.pages.at(local).get()}, MappedPages::Access::kRead)
@@ -190,8 +190,8 @@ TEST(NodeBootstrap, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
   const auto listener = NodeListener::open();
   std::vector<UniqueFd> guests;
   for (int local = 1; local < kRanks; ++local)
-    guests.push_back(knock_as_a_stranger(listener->name, ""));
-  const UniqueFd last = knock_as_a_stranger(listener->name, "let me in");
+    guests.push_back(connect_unauthenticated(listener->name, ""));
+  const UniqueFd last = connect_unauthenticated(listener->name, "let me in");
   std::thread leader([&] {
     NodeBootstrapOptions options = options_of(0, "secret");
     options.ranks.resize(kRanks);
@@ -233,9 +233,9 @@ TEST(NodeBootstrap, AnotherUserWhoKnowsTheTokenGetsNothing) {
   const auto listener = NodeListener::open();
   const auto other_listener = NodeListener::open();
   AnotherUser thief([&] {
-    const UniqueFd to_door = knock_as_a_stranger(listener->name, "");
-    say_hello(to_door.get(), {});  // the leader may have closed already
-    return receive_and_close(to_door.get()) <= 0;
+    const UniqueFd connection = connect_unauthenticated(listener->name, "");
+    say_hello(connection.get(), {});  // the leader may have closed already
+    return receive_and_close(connection.get()) <= 0;
   });
   std::thread leader([&] {
     const auto members = bootstrap_node(*listener, listener->name, options_of(0, "secret"));
@@ -293,7 +293,7 @@ TEST(ShmSegment, IsTakenOnlyWithTheSealsThatKeepItsSize) {
 
 // --- the listener for other nodes ---
 
-PeerListener open_door() {
+PeerListener open_listener() {
   PeerListener listener = *PeerListener::open("127.0.0.1");
   listener.expect("secret", 5, 8);
   return listener;
@@ -306,7 +306,7 @@ std::optional<PeerListener::AcceptedPeer> admit(PeerListener& listener, Duration
 }
 
 TEST(PeerListener, AdmitsARankOfTheGroup) {
-  PeerListener listener = open_door();
+  PeerListener listener = open_listener();
   const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kControl,
                                       Deadline(seconds(5)));
   ASSERT_TRUE(socket) << socket.error().message();
@@ -323,7 +323,7 @@ TEST(PeerListener, OpensOnAPortOfTheRange) {
 }
 
 TEST(PeerListener, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
-  PeerListener listener = open_door();
+  PeerListener listener = open_listener();
   const auto call = [&](const std::string& token, int from, int to) {
     return *connect_to_peer(listener.address(), token, from, to, ConnectionUse::kData,
                             Deadline(seconds(5)));
@@ -344,8 +344,8 @@ TEST(PeerListener, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   }
 }
 
-TEST(PeerListener, SilentStrangersDoNotKeepARankOut) {
-  PeerListener listener = open_door();
+TEST(PeerListener, SilentConnectionsDoNotKeepARankOut) {
+  PeerListener listener = open_listener();
   std::vector<BlockingSocket> silent;
   for (int i = 0; i < 200; ++i) {
     silent.push_back(
@@ -373,7 +373,7 @@ TEST(PeerListener, AHundredRanksMayCallBeforeAnyIsHeard) {
 TEST(PeerListener, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
   // A rank that has connected to all its peers may send before the receiver has connected to
   // all of its own peers.
-  PeerListener listener = open_door();
+  PeerListener listener = open_listener();
   const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kMessages,
                                       Deadline(seconds(5)));
   ASSERT_TRUE(socket);
@@ -385,7 +385,7 @@ TEST(PeerListener, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
 
 TEST(PeerListener, ACallToNobodySaysWhomItWasFor) {
   HostPort address;
-  { address = open_door().address(); }
+  { address = open_listener().address(); }
   const auto socket =
       connect_to_peer(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_FALSE(socket);
