@@ -175,7 +175,7 @@ class Agent {
     if (!config_.cluster.empty()) log_.info(config_.cluster);
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.empty()) log_.info(config_.binding);
-    if (const Result<void> ready = meet(); !ready) {
+    if (const Result<void> ready = join(); !ready) {
       report_.trouble(ready.error().message());
       exit_code_ = to_int(rendezvous_.exit_code());
       return;
@@ -248,9 +248,9 @@ class Agent {
 
   // --- the link to the rendezvous service --------------------------------------------------------
 
-  Result<void> meet() {
-    Result<void> met = rendezvous_.meet(link_events());
-    return met ? store_.prepare() : met;
+  Result<void> join() {
+    Result<void> joined = rendezvous_.join(link_events());
+    return joined ? store_.prepare() : joined;
   }
 
   ServiceLinkEvents link_events() {
@@ -501,7 +501,7 @@ class Agent {
                   .grace = config_.options.grace.value_or(config_.default_grace),
                   .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
     if (!config_.rendezvous.is_local()) {
-      view.meets = to_text(rendezvous_.meeting_point());
+      view.meets = to_text(rendezvous_.endpoint());
     }
     const std::optional<Assignment>& assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;

@@ -12,12 +12,12 @@ namespace ddprun {
 namespace asio = boost::asio;
 
 GenerationStore::GenerationStore(asio::io_context& io, Logger& log, const AgentConfig& config,
-                                 RendezvousHandler& meeting,
+                                 RendezvousHandler& rendezvous,
                                  std::function<void(Generation)> checkpoint_announced)
     : io_(io),
       log_(log),
       config_(config),
-      rendezvous_(meeting),
+      rendezvous_(rendezvous),
       checkpoint_announced_(std::move(checkpoint_announced)) {}
 
 // Listens in advance. Clients that connect before the store accepts wait in the backlog and need

@@ -28,12 +28,13 @@ struct AgentConfig;
 
 class GenerationStore {
  public:
-  // meeting: the handler whose embedded service shows this store, and in static mode shares its
+  // rendezvous: the handler whose embedded service shows this store, and in static mode shares its
   // port with it. checkpoint_announced: called when a worker announces a checkpoint in this
   // generation's store. It is called from the io_context, also after a close(). REQUIRES: all
   // arguments outlive this object.
   GenerationStore(boost::asio::io_context& io, Logger& log, const AgentConfig& config,
-                  RendezvousHandler& meeting, std::function<void(Generation)> checkpoint_announced);
+                  RendezvousHandler& rendezvous,
+                  std::function<void(Generation)> checkpoint_announced);
 
   // Reserves a port. The error says which ports are taken.
   Result<void> prepare();

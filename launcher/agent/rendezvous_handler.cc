@@ -89,7 +89,7 @@ RendezvousHandler::RendezvousHandler(asio::io_context& io, Logger& log, const Ag
       drained_(io),
       names_may_appear_(may_names_appear(config.options)) {}
 
-Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
+Result<void> RendezvousHandler::join(ServiceLinkEvents events) {
   events_ = std::move(events);
   if (const std::string& wanted = config_.options.local_addr; !wanted.empty()) {
     auto found = find_local_address(wanted, interface_addresses(), kResolveTimeout);
@@ -98,16 +98,16 @@ Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
   }
   switch (config_.rendezvous.mode) {
     case Rendezvous::Mode::kLocal: return embed(std::nullopt, "127.0.0.1");
-    case Rendezvous::Mode::kStatic: return meet_static();
-    case Rendezvous::Mode::kDynamic: return meet_dynamic();
+    case Rendezvous::Mode::kStatic: return join_static();
+    case Rendezvous::Mode::kDynamic: return join_dynamic();
   }
   return {};
 }
 
 // Returns the addresses of the endpoint. A pod knows its own, also while the cluster's DNS does
 // not.
-Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const {
-  const HostPort& endpoint = config_.rendezvous.meeting_point;
+Result<std::vector<SocketAddress>> RendezvousHandler::resolve_endpoint() const {
+  const HostPort& endpoint = config_.rendezvous.endpoint;
   if (is_in_pod(environment_variable) && is_name_of(endpoint.host, host_name())) {
     if (const auto own = address_of_pod()) return std::vector{*own};
   }
@@ -130,31 +130,30 @@ std::string RendezvousHandler::cluster_job() const {
 // Listens on the endpoint's port, or else on the first free one of the next ports.
 Result<Listener> RendezvousHandler::listen_on(const std::string& host) {
   const Rendezvous& plan = config_.rendezvous;
-  Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
+  Result<Listener> listener = listen_tcp({host, plan.endpoint.port});
   for (const std::uint16_t next : plan.next_ports) {
     if (listener || listener.error().sys_errno != EADDRINUSE) break;
     listener = listen_tcp({host, next});
   }
   if (!listener) return listener;
   own_port_ = listener->address.port;
-  if (own_port_ != plan.meeting_point.port) {
-    log_.info(concat("port ", plan.meeting_point.port, " is taken; the rendezvous is at ",
-                     meeting_point()));
+  if (own_port_ != plan.endpoint.port) {
+    log_.info(concat("port ", plan.endpoint.port, " is taken; the rendezvous is at ", endpoint()));
   }
   return listener;
 }
 
-Result<void> RendezvousHandler::meet_dynamic() {
+Result<void> RendezvousHandler::join_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.service_socket) {
-    return embed(Listener{std::move(*config_.service_socket), {"*", plan.meeting_point.port}},
+    return embed(Listener{std::move(*config_.service_socket), {"*", plan.endpoint.port}},
                  config_.service_address);
   }
   if (!plan.other_services.empty()) {
     connect(std::nullopt, "");
     return {};
   }
-  Result<std::vector<SocketAddress>> addresses = find_meeting_point();
+  Result<std::vector<SocketAddress>> addresses = resolve_endpoint();
   if (!addresses && !names_may_appear_) {
     return std::move(addresses).error().within("--rdzv-endpoint");
   }
@@ -164,8 +163,8 @@ Result<void> RendezvousHandler::meet_dynamic() {
     return {};
   }
   const std::string host =
-      listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
-  const HostPort port{host, plan.meeting_point.port};
+      listening_host({plan.endpoint.host, here->host()}, config_.options.nodes);
+  const HostPort port{host, plan.endpoint.port};
   Result<Listener> listener = listen_on(host);
   if (listener) return embed(std::move(*listener), here->host());
   if (listener.error().sys_errno != EADDRINUSE) {
@@ -175,8 +174,8 @@ Result<void> RendezvousHandler::meet_dynamic() {
     return Error{.kind = ErrorKind::kConnection,
                  .doing = "--rdzv-endpoint",
                  .cause = concat(
-                     "other programs have the ports ", plan.meeting_point.port, " to ",
-                     plan.next_ports.back(), " of ", plan.meeting_point.host,
+                     "other programs have the ports ", plan.endpoint.port, " to ",
+                     plan.next_ports.back(), " of ", plan.endpoint.host,
                      ": give an endpoint with a free port, and --nnodes=", config_.options.nodes)};
   }
   // The port is taken by a ddp-rendezvous, by another agent of this host, or by another program.
@@ -194,21 +193,21 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
   const bool is_taken = !listener && listener.error().sys_errno == EADDRINUSE;
   if (is_taken && refused_for < kPortIsGivenBack) return log_.debug(again);
   may_listen_ = false;
-  Result<void> met;
+  Result<void> joined;
   if (listener) {
-    met = embed(std::move(*listener), address);
-    if (met) return start();
+    joined = embed(std::move(*listener), address);
+    if (joined) return start();
   } else if (is_taken) {
-    met = Error{
+    joined = Error{
         .kind = ErrorKind::kConnection,
         .doing = "--rdzv-endpoint",
-        .cause = concat(config_.rendezvous.meeting_point,
+        .cause = concat(config_.rendezvous.endpoint,
                         " is taken by a program that is not a rendezvous service (it does not "
                         "accept connections here): choose another port")};
   } else {
-    met = std::move(listener).error().within("--rdzv-endpoint");
+    joined = std::move(listener).error().within("--rdzv-endpoint");
   }
-  events_.lost({met.error().message(), true, exit_code_});
+  events_.lost({joined.error().message(), true, exit_code_});
 }
 
 // Listens if one of the addresses is this host's. Called when a look-up found the addresses and no
@@ -216,24 +215,24 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
 void RendezvousHandler::listen_if_here(const std::vector<SocketAddress>& addresses) {
   const SocketAddress* here = find_local(addresses);
   if (!here || !may_listen_first()) return;
-  const HostPort& endpoint = config_.rendezvous.meeting_point;
+  const HostPort& endpoint = config_.rendezvous.endpoint;
   const std::string address = here->host();
   const std::string host = listening_host({endpoint.host, address}, config_.options.nodes);
   Result<Listener> listener = listen_on(host);
   // The port may be that of the service.
   if (!listener) return log_.debug(listener.error().message());
-  Result<void> met = embed(std::move(*listener), address);
-  if (met) return start();
-  events_.lost({met.error().message(), true, exit_code_});
+  Result<void> joined = embed(std::move(*listener), address);
+  if (joined) return start();
+  events_.lost({joined.error().message(), true, exit_code_});
 }
 
-Result<void> RendezvousHandler::meet_static() {
+Result<void> RendezvousHandler::join_static() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.options.node_rank.value_or(0) != 0) {
     connect(std::nullopt, "");
     return {};
   }
-  Result<std::vector<SocketAddress>> addresses = find_meeting_point();
+  Result<std::vector<SocketAddress>> addresses = resolve_endpoint();
   // A pod in the network of its node does not know its name before the cluster's DNS does. The
   // other nodes need the name before workers do.
   if (!addresses && !names_may_appear_) {
@@ -241,13 +240,13 @@ Result<void> RendezvousHandler::meet_static() {
   }
   const SocketAddress* address = addresses ? &addresses->front() : nullptr;
   if (address && !is_local_address(*address)) {
-    return invalid_argument(plan.meeting_point.host +
+    return invalid_argument(plan.endpoint.host +
                             " is not an address of this host, but --node-rank 0 runs here")
         .within("--master-addr");
   }
-  const std::string host = listening_host({plan.meeting_point.host, address ? address->host() : ""},
-                                          config_.options.nodes);
-  Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
+  const std::string host =
+      listening_host({plan.endpoint.host, address ? address->host() : ""}, config_.options.nodes);
+  Result<Listener> listener = listen_tcp({host, plan.endpoint.port});
   if (!listener) return std::move(listener).error().within("--master-port");
   shared_port_ = listener->address.port;
   // Workers use the given name, as torchrun's workers do. But if the name resolves to loopback
@@ -255,7 +254,7 @@ Result<void> RendezvousHandler::meet_static() {
   // a numeric loopback address, and the service replaces it by the address that the other nodes
   // connected to.
   const bool misleads = host == "*" && address && is_loopback_address(*address);
-  return embed(std::move(*listener), misleads ? address->host() : plan.meeting_point.host);
+  return embed(std::move(*listener), misleads ? address->host() : plan.endpoint.host);
 }
 
 // listener: where other nodes connect; nullopt for a job of this node alone.
@@ -298,7 +297,7 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
 void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
   may_listen_ = own_port.has_value();
-  RemoteLinkOptions options{.address = plan.meeting_point,
+  RemoteLinkOptions options{.address = plan.endpoint,
                             .others = plan.other_services,
                             .next_ports = plan.next_ports,
                             .link = {.service = services_text(plan),
@@ -310,7 +309,7 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
                             .tls = config_.tls,
                             .tls_files = config_.tls_files};
   for (const std::uint16_t next : plan.next_ports)
-    options.link.next_services.push_back(to_text(HostPort{plan.meeting_point.host, next}));
+    options.link.next_services.push_back(to_text(HostPort{plan.endpoint.host, next}));
   if (names_may_appear_) {
     options.look_up = resolve_in_pod;
     if (!own_port) options.found = [this](const auto& found) { listen_if_here(found); };
@@ -323,8 +322,8 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
   link_ = make_remote_link(io_, std::move(options), events_);
 }
 
-HostPort RendezvousHandler::meeting_point() const {
-  HostPort found = config_.rendezvous.meeting_point;
+HostPort RendezvousHandler::endpoint() const {
+  HostPort found = config_.rendezvous.endpoint;
   if (link_) found = link_->place().value_or(found);
   found.port = own_port_.value_or(found.port);
   return found;

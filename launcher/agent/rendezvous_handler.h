@@ -12,7 +12,7 @@
 // rank 0 listens on the first free one of Rendezvous::next_ports, and the other nodes try them all.
 // That service refuses agents of other jobs.
 //
-// Owner: Agent, on its one thread. Only meet() blocks, while it resolves names.
+// Owner: Agent, on its one thread. Only join() blocks, while it resolves names.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -45,18 +45,18 @@ class RendezvousHandler {
 
   // Finds the service, or listens in order to be the service. Sends and accepts nothing yet. The
   // error names the option. Call once.
-  Result<void> meet(ServiceLinkEvents events);
-  // Returns ddprun's exit code after meet() has failed.
+  Result<void> join(ServiceLinkEvents events);
+  // Returns ddprun's exit code after join() has failed.
   ExitCode exit_code() const { return exit_code_; }
 
-  // Begins to talk to the service. REQUIRES: meet() succeeded.
+  // Begins to talk to the service. REQUIRES: join() succeeded.
   void start();
 
   // Returns a Hello with the facts about job and node. The caller fills in what the node is
   // doing. local_address: see ServiceLinkEvents::hello.
   Hello introduce(const std::string& local_address) const;
 
-  // REQUIRES: meet() succeeded.
+  // REQUIRES: join() succeeded.
   ServiceLink& link() { return *link_; }
   // Returns the embedded service; null if the service is elsewhere or close() was called.
   RendezvousServer* server() { return server_.get(); }
@@ -65,7 +65,7 @@ class RendezvousHandler {
   std::optional<std::uint16_t> shared_port() const { return shared_port_; }
 
   // Returns where this node found the service, or listens.
-  HostPort meeting_point() const;
+  HostPort endpoint() const;
 
   // Leaves the job. May be called from within a callback of the link. Calls `then` when `word`
   // has been sent or cannot be sent. With an embedded service it also waits until the other
@@ -76,12 +76,12 @@ class RendezvousHandler {
   void close();
 
  private:
-  Result<std::vector<SocketAddress>> find_meeting_point() const;
-  Result<void> meet_dynamic();
+  Result<std::vector<SocketAddress>> resolve_endpoint() const;
+  Result<void> join_dynamic();
   bool may_listen_first() const;
   std::string cluster_job() const;
   Result<Listener> listen_on(const std::string& host);
-  Result<void> meet_static();
+  Result<void> join_static();
   Result<void> embed(std::optional<Listener> listener, std::string address);
   void connect(std::optional<HostPort> own_port, const std::string& address);
   void listen_again(const HostPort& port, const std::string& address, Duration refused_for);

@@ -105,7 +105,7 @@ std::vector<LocalAgent> find_agents() {
   return agents;
 }
 
-// Returns a key of the agent's job. Agents of one job have the same id and meeting point.
+// Returns a key of the agent's job. Agents of one job have the same id and endpoint.
 std::string job_of(const LocalAgent& agent) {
   const std::string meets = agent.node.value("meets", "");
   return agent.node.value("job", "") + "\n" +
@@ -291,7 +291,7 @@ int ask_service(ControlOptions options) {
     return end_refused(options, config.error().message(),
                        usage_or(ExitCode::kFiles, config.error()));
   ServiceCall call;
-  call.address = config->rendezvous.meeting_point;
+  call.address = config->rendezvous.endpoint;
   call.others = config->rendezvous.other_services;
   call.key = config->keys.key_of(options.job).value_or(Secret());
   call.munge = config->munge.munge;

@@ -113,7 +113,7 @@ Result<void> find_endpoint(DoctorRequest& request) {
   if (plan->is_local()) return {};
   EndpointRequest endpoint{
       .option = options.rdzv_endpoint.empty() ? "--master-addr" : "--rdzv-endpoint",
-      .address = plan->meeting_point,
+      .address = plan->endpoint,
       .nodes = options.nodes,
       .job = options.rdzv_id};
   const TlsFiles files{

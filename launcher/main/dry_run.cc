@@ -11,13 +11,13 @@
 namespace ddprun {
 namespace {
 
-std::string meeting_of(const AgentConfig& config) {
+std::string rendezvous_of(const AgentConfig& config) {
   const Rendezvous& plan = config.rendezvous;
   switch (plan.mode) {
     case Rendezvous::Mode::kLocal: return "none: the job has one node";
     case Rendezvous::Mode::kDynamic: return "at " + services_text(plan);
     case Rendezvous::Mode::kStatic:
-      return "at " + to_text(plan.meeting_point) + ", where node rank 0 serves everything";
+      return "at " + to_text(plan.endpoint) + ", where node rank 0 serves everything";
   }
   return "";
 }
@@ -55,8 +55,8 @@ std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
       return {{"MASTER_ADDR", "<address of node rank 0>"},
               {"MASTER_PORT", "<chosen at the start>"}};
     case Rendezvous::Mode::kStatic:
-      return {{"MASTER_ADDR", plan.meeting_point.host},
-              {"MASTER_PORT", std::to_string(plan.meeting_point.port)}};
+      return {{"MASTER_ADDR", plan.endpoint.host},
+              {"MASTER_PORT", std::to_string(plan.endpoint.port)}};
   }
   return {};
 }
@@ -86,7 +86,7 @@ std::string dry_run_text(const AgentConfig& config) {
   text += "job: '" + options.rdzv_id + "', " + nodes_of(options.nodes) + ", " +
           counted(config.slots, "worker") + " on this one, " +
           counted(options.max_restarts, "restart") + " at most\n";
-  text += "meets: " + meeting_of(config) + "\n";
+  text += "meets: " + rendezvous_of(config) + "\n";
   text += "runs: " + in_shell_words(config.command.executable);
   for (const std::string& argument : config.command.arguments) {
     text += " " + in_shell_words(argument);

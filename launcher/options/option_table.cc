@@ -86,7 +86,8 @@ Setter without_effect(Check check) {
 }
 
 // Makes an option that asks for something instead of running a job.
-OptionSpec wish(const char* name, const char* help, const char* example, LaunchCommand what) {
+OptionSpec command_option(const char* name, const char* help, const char* example,
+                          LaunchCommand what) {
   return {.name = name,
           .help = help,
           .example = example,
@@ -438,14 +439,17 @@ std::vector<OptionSpec> make_table() {
        .example = "--config=job.json",
        .set = needed_into(&LaunchOptions::config_file),
        .where = OptionSpec::Where::kNotInFile},
-      wish("print-config", "show the value of each option and where it comes from; start nothing",
-           "--print-config", LaunchCommand::kPrintConfig),
-      wish("dry-run", "print the plan and the environment of each worker; start nothing",
-           "--dry-run", LaunchCommand::kDryRun),
-      wish("show-binding", "draw this machine and where --bind puts each worker; start nothing",
-           "--show-binding", LaunchCommand::kShowBinding),
-      wish("version", "versions of ddprun and its protocol", "--version", LaunchCommand::kVersion),
-      with_letter("h", wish("help", "this text", "-h", LaunchCommand::kHelp)),
+      command_option("print-config",
+                     "show the value of each option and where it comes from; start nothing",
+                     "--print-config", LaunchCommand::kPrintConfig),
+      command_option("dry-run", "print the plan and the environment of each worker; start nothing",
+                     "--dry-run", LaunchCommand::kDryRun),
+      command_option("show-binding",
+                     "draw this machine and where --bind puts each worker; start nothing",
+                     "--show-binding", LaunchCommand::kShowBinding),
+      command_option("version", "versions of ddprun and its protocol", "--version",
+                     LaunchCommand::kVersion),
+      with_letter("h", command_option("help", "this text", "-h", LaunchCommand::kHelp)),
   };
   return in_groups(
       {{"Workers", workers}, {"Nodes", nodes}, {"Output", output}, {"General", general}});

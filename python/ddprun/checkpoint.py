@@ -27,13 +27,13 @@ import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Union
 
-from ddprun._checkpoint_directory import (AtomicFile, CheckpointDirectory, flush_directory,
+from ddprun._checkpoint.directory import (AtomicFile, CheckpointDirectory, flush_directory,
                                           is_passed_over, job_name, make_durable_directory)
-from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, DamagedError,
+from ddprun._checkpoint.names import (BeyondReaderError, CheckpointError, DamagedError,
                                       DirectoryTakenError, Manifest, UnsupportedError,
                                       agree_on_step, best_steps, step_name, steps_to_forget)
-from ddprun._checkpoint_ranks import from_report, ranks_of, to_report
-from ddprun._checkpoint_state import (Snapshot, TrainingState, contents_of, count, fill, for_file,
+from ddprun._checkpoint.ranks import from_report, ranks_of, to_report
+from ddprun._checkpoint.state import (Snapshot, TrainingState, contents_of, count, fill, for_file,
                                       hash_of_models, own_generators, read_verified, refuse_fsdp)
 from ddprun._commands import CommandRunner, run_command
 from ddprun._environment import Environment

@@ -321,7 +321,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   // Without kept state, agents of an earlier service at this address may still come.
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {
-    options.strangers_until = BootClock::now() + options.times.patience();
+    options.earlier_agents_until = BootClock::now() + options.times.patience();
   }
   const auto server = RendezvousServer::make(io, log, std::move(options),
                                              std::move(socket.listener), std::move(kept));

@@ -114,7 +114,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
           TcpAcceptorEvents{
               .client = [this](tcp::socket socket,
                                const SocketAddress& peer) { welcome(std::move(socket), peer); },
-              .cannot_accept = [this](const std::string& why) { strangers_.warning(why); }});
+              .cannot_accept =
+                  [this](const std::string& why) { unauthenticated_log_.warning(why); }});
     }
   }
 
@@ -557,7 +558,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       if (!quiet_) log_.info(line);
     }
     for (const std::string& line : out.provoked) {
-      if (!quiet_) strangers_.warning(line);
+      if (!quiet_) unauthenticated_log_.warning(line);
     }
     for (const ServiceOutput::Change& change : out.changes) {
       last_change_ = change.number;
@@ -679,8 +680,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     ServiceOptions options = with_calendar(table_.options());
     options.earlier_run_lasts = Leadership::kLease;
     const TimePoint now = BootClock::now();
-    if (options.strangers_until) options.strangers_until = now + options.times.patience();
-    if (!past.service_id.empty()) options.strangers_until.reset();
+    if (options.earlier_agents_until) options.earlier_agents_until = now + options.times.patience();
+    if (!past.service_id.empty()) options.earlier_agents_until.reset();
     if (past.service_id.empty()) options.service_id = random_hex(8);  // nothing is known of others
     use(JobTable(std::move(options), past, now));
   }
@@ -784,7 +785,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void warn_of(const SessionPtr& session, const std::string& why) {
-    strangers_.warning("closed the connection of " + to_text(session->peer) + ": " + why);
+    unauthenticated_log_.warning("closed the connection of " + to_text(session->peer) + ": " + why);
   }
 
   void gone(AgentConnectionId id) {
@@ -844,7 +845,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   std::uint64_t last_change_ = 0;
   Outbox outbox_;
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
-  LimitedLog strangers_{log_, 10, std::chrono::seconds(10)};
+  LimitedLog unauthenticated_log_{log_, 10, std::chrono::seconds(10)};
   asio::steady_timer turn_timer_;
   asio::steady_timer drain_timer_;
   std::function<void()> drained_;

@@ -15,7 +15,7 @@
 namespace ddprun {
 namespace {
 
-constexpr uid_t kStranger = 54321;
+constexpr uid_t kOtherUser = 54321;
 
 TEST(NamesOneUser, WhereEveryUserHasAnIdOrTheIdIsNotTheOverflowId) {
   constexpr uid_t kOverflow = 65534;
@@ -60,13 +60,13 @@ TEST_F(UserBehind, IsNotThisUserBecauseNeitherHasAnId) {
   const pid_t other = fork();
   if (other == 0) {
     alarm(20);  // ends this process whatever happens to the test
-    const bool is_other = setresuid(kStranger, kStranger, kStranger) == 0;
+    const bool is_other = setresuid(kOtherUser, kOtherUser, kOtherUser) == 0;
     const UniqueFd connection = is_other ? connected() : UniqueFd();
     char byte = 0;
     _exit(read(connection.get(), &byte, 1) == 0 ? 0 : 1);
   }
   UniqueFd others = accepted();
-  EXPECT_EQ(user_behind(others.get()), kStranger);
+  EXPECT_EQ(user_behind(others.get()), kOtherUser);
   const pid_t inside = fork();
   if (inside == 0) {
     if (unshare(CLONE_NEWUSER) != 0) _exit(77);

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <map>
 
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/number_after.h"
 
 namespace ddprun::testing_support {
@@ -25,7 +25,7 @@ int lines_with(const std::string& text, const std::string& words) {
       lines, [&](const std::string& line) { return line.find(words) != line.npos; }));
 }
 
-class Elastic : public MeetingTest {
+class Elastic : public RendezvousTest {
  protected:
   std::unique_ptr<ChildProcess> start_node(const std::string& endpoint) const {
     return start({"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=1:3",

@@ -1,4 +1,5 @@
-// Fuzzes both sides of the handshake. The input has one JSON message of a stranger per line.
+// Fuzzes both sides of the handshake. The input has one JSON message of an unauthenticated peer per
+// line.
 // Each line goes to a service and to an agent. A fuzzer cannot guess a proof, so words stand for
 // the proofs:
 //

@@ -227,7 +227,7 @@ class Story {
     unsafe_.clear();
     last_change_ = 0;
     outbox_ = Outbox();
-    if (!has_disk_) options_.strangers_until = now_ + options_.times.lease;
+    if (!has_disk_) options_.earlier_agents_until = now_ + options_.times.lease;
     begin(*past);
   }
 

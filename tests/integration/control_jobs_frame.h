@@ -18,18 +18,18 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 
 namespace ddprun::testing_support {
 
-class ControlTest : public MeetingTest {
+class ControlTest : public RendezvousTest {
  protected:
   void SetUp() override {
-    MeetingTest::SetUp();
+    RendezvousTest::SetUp();
     std::filesystem::create_directory(runtime());
   }
   void TearDown() override {
-    MeetingTest::TearDown();
+    RendezvousTest::TearDown();
     EXPECT_TRUE(std::filesystem::is_empty(runtime())) << "a socket was left behind";
   }
   std::string runtime() const { return directory_ / "run"; }

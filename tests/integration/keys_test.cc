@@ -17,7 +17,7 @@
 #include "base/host_port.h"
 #include "base/unique_fd.h"
 #include "rendezvous/auth/core/proof.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
 
@@ -57,7 +57,7 @@ std::optional<bool> is_in_memory(pid_t pid, const std::string& text) {
   return is_found;
 }
 
-class Keys : public MeetingTest {
+class Keys : public RendezvousTest {
  protected:
   std::string key_file(const std::string& text, const std::string& name = "key") const {
     std::string path = directory_ / name;
@@ -122,8 +122,8 @@ TEST_F(Keys, AnAgentThatServesWantsItFromTheOthers) {
   const Arguments with{"--rdzv-key-file=" + key_file(kKey)};
   auto a = start(node(held.endpoint(), with, "true"));
   ASSERT_TRUE(a->wait_for_err("waiting")) << a->err();
-  auto stranger = start(node(held.endpoint(), {}, "true"));
-  EXPECT_EQ(stranger->wait(), 66) << stranger->err();
+  auto unauthenticated = start(node(held.endpoint(), {}, "true"));
+  EXPECT_EQ(unauthenticated->wait(), 66) << unauthenticated->err();
   auto b = start(node(held.endpoint(), with, "true"));
   EXPECT_EQ(b->wait(), 0) << b->err();
   EXPECT_EQ(a->wait(), 0) << a->err();

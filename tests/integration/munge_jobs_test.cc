@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "base/host_port.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/certificates.h"
 #include "tests/support/held_port.h"
 #include "tests/support/private_munged.h"
@@ -19,16 +19,16 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-class MungeJobs : public MeetingTest {
+class MungeJobs : public RendezvousTest {
  protected:
   void SetUp() override {
-    MeetingTest::SetUp();
+    RendezvousTest::SetUp();
     if (const std::string why = PrivateMunged::missing(); !why.empty()) GTEST_SKIP() << why;
     munged_.emplace();
   }
   void TearDown() override {
     if (munged_) munged_->go_on();
-    MeetingTest::TearDown();
+    RendezvousTest::TearDown();
   }
   std::string option() const { return "--munge-socket=" + munged_->socket(); }
   std::unique_ptr<ChildProcess> start_service(const std::string& listen = "127.0.0.1:0") const {
@@ -181,9 +181,9 @@ TEST_F(MungeUsers, AJobIsTheUsersWhoBeganItAndRootMayJoin) {
   const std::string endpoint = listening_address(*service);
   auto first = start(node(endpoint, {option()}, "true"));
   ASSERT_TRUE(first->wait_for_err("waiting")) << first->err();
-  auto stranger = start_as_nobody(node(endpoint, {option()}, "true"));
-  EXPECT_EQ(stranger->wait(), 66) << stranger->err();
-  EXPECT_THAT(stranger->err(), HasSubstr("job 'job' belongs to user 0"));
+  auto other = start_as_nobody(node(endpoint, {option()}, "true"));
+  EXPECT_EQ(other->wait(), 66) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("job 'job' belongs to user 0"));
   auto second = start(node(endpoint, {option()}, "true"));
   EXPECT_EQ(second->wait(), 0) << second->err();
   EXPECT_EQ(first->wait(), 0) << first->err();

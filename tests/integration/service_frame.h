@@ -8,16 +8,16 @@
 #include <string>
 #include <utility>
 
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/held_port.h"
 
 namespace ddprun::testing_support {
 
-class ServiceTest : public MeetingTest {
+class ServiceTest : public RendezvousTest {
  protected:
   void TearDown() override {
     service_.reset();
-    MeetingTest::TearDown();
+    RendezvousTest::TearDown();
   }
 
   // Gives the state directory a past. Then the service need not wait for agents that it might

@@ -21,7 +21,7 @@
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/control_codec.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/client_of.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
@@ -34,7 +34,7 @@ using testing::Not;
 
 using std::chrono::seconds;
 
-class TwoAgents : public MeetingTest {
+class TwoAgents : public RendezvousTest {
  protected:
   std::string start_service() {
     service_ = start_rendezvous({"--listen=127.0.0.1:0"});
@@ -46,7 +46,7 @@ class TwoAgents : public MeetingTest {
   }
   void TearDown() override {
     if (service_) end(*service_);
-    MeetingTest::TearDown();
+    RendezvousTest::TearDown();
   }
 
   std::unique_ptr<ChildProcess> service_;
@@ -328,7 +328,7 @@ class TakenPort : public TwoAgents {
         joined({program("ddprun")}, options, {"sh", "-c", script}), task);
   }
   // Runs the job. Expects that its nodes meet at another port.
-  void expect_meeting(const Arguments& options = {}, int more = 0) const {
+  void expect_other_port(const Arguments& options = {}, int more = 0) const {
     auto one = start_task(1, options, kSayPlace, more);
     auto zero = start_task(0, options, kSayPlace, more);
     EXPECT_EQ(zero->wait(), 0) << zero->err();
@@ -356,11 +356,11 @@ class TakenPort : public TwoAgents {
   std::jthread talker_;
 };
 
-TEST_F(TakenPort, AProgramThatSaysNothingHoldsNobodyUp) { expect_meeting(); }
+TEST_F(TakenPort, AProgramThatSaysNothingHoldsNobodyUp) { expect_other_port(); }
 
 TEST_F(TakenPort, AProgramThatClosesConnectionsAtOnceIsPassedOver) {
   serve([](UniqueFd& peer) { peer.reset(); });
-  expect_meeting();
+  expect_other_port();
 }
 
 TEST_F(TakenPort, AnHttpServerIsPassedOver) {
@@ -370,7 +370,7 @@ TEST_F(TakenPort, AnHttpServerIsPassedOver) {
     if (recv(peer.get(), bytes, sizeof bytes, 0) > 0)
       send(peer.get(), kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL);
   });
-  expect_meeting();
+  expect_other_port();
 }
 
 // Agents of the job would be welcome there, too.
@@ -378,14 +378,14 @@ TEST_F(TakenPort, ARendezvousServiceThatIsNotTheJobsIsPassedOver) {
   taken_->socket.reset();
   service_ = start_rendezvous({"--listen=127.0.0.1:" + std::to_string(port())});
   listening_address(*service_);
-  expect_meeting();
+  expect_other_port();
 }
 
 TEST_F(TakenPort, AServiceOfAnotherJobOfTheUserIsPassedOver) {
   taken_->socket.reset();
   auto first = start(node("127.0.0.1:" + std::to_string(port()), {}, "true"));
   ASSERT_TRUE(first->wait_for_err("waiting: 1 of 2 nodes here")) << first->err();
-  expect_meeting();
+  expect_other_port();
   first->signal(SIGTERM);
   EXPECT_EQ(first->wait(), 143) << first->err();
 }
@@ -395,7 +395,7 @@ TEST_F(TakenPort, TwoJobsWithTheIdThatTheUserGaveBothDoNotMeet) {
   const Arguments id{"--rdzv-id=train"};
   auto zero = start_task(0, id, "true");
   ASSERT_TRUE(zero->wait_for_err("waiting: 1 of 2 nodes here")) << zero->err();
-  expect_meeting(id, 10000);
+  expect_other_port(id, 10000);
   auto one = start_task(1, id, "true");
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "rendezvous/membership/core/leadership.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/control_frame.h"
 #include "tests/support/etcd_cluster.h"
 #include "tests/support/hello_of.h"
@@ -24,10 +24,10 @@ using testing::HasSubstr;
 
 constexpr std::size_t kServices = 3;
 
-class SeveralServices : public MeetingTest {
+class SeveralServices : public RendezvousTest {
  protected:
   void SetUp() override {
-    MeetingTest::SetUp();
+    RendezvousTest::SetUp();
     if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;
     etcd_.emplace(1);
     give_etcd_a_past();
@@ -36,7 +36,7 @@ class SeveralServices : public MeetingTest {
   void TearDown() override {
     for (auto& service : services_) service.reset();
     etcd_.reset();
-    MeetingTest::TearDown();
+    RendezvousTest::TearDown();
   }
 
   std::string state() {
@@ -257,7 +257,7 @@ TEST_F(SeveralServices, CommandsWorkThroughAStandby) {
   EXPECT_THAT(status->out(), HasSubstr("job"));
 }
 
-class EtcdWithTls : public MeetingTest {};
+class EtcdWithTls : public RendezvousTest {};
 
 TEST_F(EtcdWithTls, AServiceShowsItsCertificate) {
   if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -16,10 +16,10 @@ using testing::Not;
 
 using std::chrono::seconds;
 
-class StalledDisk : public MeetingTest {
+class StalledDisk : public RendezvousTest {
  protected:
   void SetUp() override {
-    MeetingTest::SetUp();
+    RendezvousTest::SetUp();
     std::filesystem::create_directory(disk());
   }
 

@@ -65,9 +65,9 @@ TEST_F(Tls, AnAgentThatServesTakesTheSameOptions) {
   auto plain = start(node(held.endpoint(), {}, "true"));
   EXPECT_EQ(plain->wait(), 66);
   EXPECT_THAT(plain->err(), HasSubstr("give this node --rdzv-tls-ca"));
-  auto stranger = start(node(held.endpoint(), {ca()}, "true"));
-  EXPECT_EQ(stranger->wait(), 66);
-  EXPECT_THAT(stranger->err(), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
+  auto unauthenticated = start(node(held.endpoint(), {ca()}, "true"));
+  EXPECT_EQ(unauthenticated->wait(), 66);
+  EXPECT_THAT(unauthenticated->err(), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
   auto two = start(node(held.endpoint(), mutual(node_files_), "true"));
   EXPECT_EQ(two->wait(), 0) << two->err();
   EXPECT_EQ(one->wait(), 0) << one->err();

@@ -62,7 +62,8 @@ def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
     package = f"ddprun-{version}"
     expected = {f"{package}.data/scripts/{name}" for name in PROGRAMS}
     expected |= {f"{package}.data/data/share/{name}" for name in DATA}
-    expected |= {f"ddprun/{file.name}" for file in (sources / "python/ddprun").iterdir()
+    expected |= {str(file.relative_to(sources / "python"))
+                 for file in (sources / "python/ddprun").rglob("*")
                  if file.suffix == ".py" or file.name == "py.typed"}
     expected.add("ddprun/libddprun_cpu.so")  # of the backend for torch.distributed
     expected |= {f"{package}.dist-info/{name}"

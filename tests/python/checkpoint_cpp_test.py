@@ -211,16 +211,16 @@ class Cpp(frame.Test):
             state_file_test.train(net, data, state.optimizer, restored.step, 1)
 
     def test_a_manifest_with_any_metric_is_one_for_cpp(self):
-        from ddprun import _checkpoint_directory, _checkpoint_names
+        from ddprun import _checkpoint
         import random
         numbers = random.Random(25)
         metrics = [0.0, -0.0, 1.0, 0.1, -2.5, 1e15, 1234567890123456.0, 1e16, 1e22, 1e-5, 5e-324,
                    2.0 ** 60, 2.0 ** -60, 123456.789, 1e300]
         metrics += [numbers.uniform(-1, 1) * 10.0 ** numbers.randrange(-30, 30) for _ in range(100)]
-        directory = _checkpoint_directory.CheckpointDirectory(str(self.folder / "metrics"))
+        directory = _checkpoint.directory.CheckpointDirectory(str(self.folder / "metrics"))
         directory.prepare(0, "owner", "")
         for step, metric in enumerate(metrics):
-            manifest = _checkpoint_names.Manifest(step, 0, 0, 1, metric=metric, data="ü\"\\\n\x7f")
+            manifest = _checkpoint.names.Manifest(step, 0, 0, 1, metric=metric, data="ü\"\\\n\x7f")
             directory.announce(manifest, lambda file: file.write(b"x"))
             read = directory.read_manifest(step)[0].metric
             self.assertAlmostEqual(read, metric, delta=abs(metric) * 1e-12 + 1e-290)

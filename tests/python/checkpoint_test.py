@@ -24,8 +24,7 @@ import needs
 needs.module("torch")
 import torch  # noqa: E402
 
-from ddprun import (_checkpoint_directory, _checkpoint_names, _checkpoint_ranks,  # noqa: E402
-                    _checkpoint_state, _commands, checkpoint)
+from ddprun import _checkpoint, _commands, checkpoint  # noqa: E402
 
 KILLS = int(os.environ.get("DDPRUN_SAVE_KILLS", "4"))
 CALLS = ("open", "write", "fsync", "rename", "unlink", "link", "mkdir")
@@ -96,7 +95,7 @@ def every_call(note):
                 note(_name, str(args[0]))
                 return _real(*args, **options)
 
-            stack.enter_context(unittest.mock.patch.object(_checkpoint_directory.os, name, call))
+            stack.enter_context(unittest.mock.patch.object(_checkpoint.directory.os, name, call))
         yield
 
 
@@ -127,7 +126,7 @@ class Damage(frame.Test):
         save(self.run1, 1, 2)
         manifest = self.run1 / "step-000000000002.json"
         whole = manifest.read_bytes()
-        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
+        directory = _checkpoint.directory.CheckpointDirectory(str(self.run1))
         for at in range(len(whole)):
             for bit in (1, 32):
                 manifest.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1:])
@@ -184,7 +183,7 @@ class Damage(frame.Test):
             def __reduce__(self):
                 return os.system, (f"touch {mark}",)
 
-        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
+        directory = _checkpoint.directory.CheckpointDirectory(str(self.run1))
         directory.prepare(0, "owner", "")
         for step, write in enumerate((
                 lambda file: torch.save({"model": Hostile()}, file),
@@ -192,7 +191,7 @@ class Damage(frame.Test):
                                         _use_new_zipfile_serialization=False),
                 lambda file: file.write(pickle.dumps(Hostile())),
                 lambda file: file.write(b"PK\x03\x04" + bytes(100)))):
-            directory.announce(_checkpoint_names.Manifest(step, 0, 0, 1), write)
+            directory.announce(_checkpoint.names.Manifest(step, 0, 0, 1), write)
             for mmap in (False, True):
                 with self.assertRaisesRegex(checkpoint.CheckpointError,
                                             rf"^read .*/step-{step:012}.pt: [^\n]+$") as caught:
@@ -214,8 +213,8 @@ class Damage(frame.Test):
         document = json.loads(manifest.read_text())
         document["format"] = 2
         document.pop("manifest_sha256")
-        document["manifest_sha256"] = _checkpoint_names._sha256(_checkpoint_names._dump(document))
-        manifest.write_text(_checkpoint_names._dump(document, indent=1) + "\n")
+        document["manifest_sha256"] = _checkpoint.names._sha256(_checkpoint.names._dump(document))
+        manifest.write_text(_checkpoint.names._dump(document, indent=1) + "\n")
         with self.assertRaisesRegex(checkpoint.UnsupportedError, "it has format 2, this program"):
             checkpoint.load(self.run1)
 
@@ -247,7 +246,7 @@ class Saves(frame.Test):
             training.state.metric = metric
             manager.save(step, training.be(step))
         manager.wait()
-        self.assertEqual(_checkpoint_directory.CheckpointDirectory(str(self.run1)).steps(),
+        self.assertEqual(_checkpoint.directory.CheckpointDirectory(str(self.run1)).steps(),
                          [4, 3, 1])
         self.assertTrue(manager.best().endswith("step-000000000001.pt"))
 
@@ -280,7 +279,7 @@ class Saves(frame.Test):
             return real(descriptor)
 
         training = Training()
-        with unittest.mock.patch.object(_checkpoint_directory.os, "fsync", wait):
+        with unittest.mock.patch.object(_checkpoint.directory.os, "fsync", wait):
             self.assertTrue(manager.save(1, training.be(1)))
             self.assertFalse(manager.save(2, training.be(2)))
             os.write(go[1], b"x" * 100)
@@ -353,12 +352,12 @@ class Saves(frame.Test):
                 current_device=lambda: 0, device_count=lambda: 4,
                 get_rng_state=unittest.mock.Mock(return_value=torch.get_rng_state()),
                 set_rng_state=unittest.mock.DEFAULT) as mocks:
-            saved = _checkpoint_state.own_generators(state)
+            saved = _checkpoint.state.own_generators(state)
             self.assertEqual(torch.cuda.get_rng_state.call_args[0], (torch.device("cuda:3"),))
-            _checkpoint_state.own_generators(checkpoint.TrainingState())
+            _checkpoint.state.own_generators(checkpoint.TrainingState())
             self.assertEqual(torch.cuda.get_rng_state.call_args[0], ("cuda:0",))
             rng = [{key: torch.get_rng_state() for key in saved}]
-            self.assertEqual(list(_checkpoint_state._fill_generators(state, {"rng": rng}, "", 0)),
+            self.assertEqual(list(_checkpoint.state._fill_generators(state, {"rng": rng}, "", 0)),
                              [])
             self.assertEqual(mocks["set_rng_state"].call_args[0][1], torch.device("cuda:3"))
 
@@ -451,12 +450,12 @@ class Saves(frame.Test):
     def restore_of(self, **contents):
         """Restores a file whose contents differ from those of a save. None: without that key."""
         training = Training(1.0)
-        top = _checkpoint_state.contents_of(training.state, step=1, generation=0, generators=[
-            _checkpoint_state.own_generators(training.state)])
+        top = _checkpoint.state.contents_of(training.state, step=1, generation=0, generators=[
+            _checkpoint.state.own_generators(training.state)])
         top = {key: value for key, value in {**top, **contents}.items() if value is not None}
-        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
+        directory = _checkpoint.directory.CheckpointDirectory(str(self.run1))
         directory.prepare(0, "owner", "")
-        directory.announce(_checkpoint_names.Manifest(1, 0, 0, 1), lambda file: torch.save(top,
+        directory.announce(_checkpoint.names.Manifest(1, 0, 0, 1), lambda file: torch.save(top,
                                                                                           file))
         training.be(7.0)
         try:
@@ -506,11 +505,11 @@ class Saves(frame.Test):
             if shard == 0:
                 part = {**part, **top, "model_names": list(top["model"])}
             path = self.run1 / f"step-{2:012}.shard-{shard:04}.pt"
-            with _checkpoint_directory.AtomicFile(str(path)) as file:
+            with _checkpoint.directory.AtomicFile(str(path)) as file:
                 torch.save(part, file)
                 files.append(file.commit())
-        directory = _checkpoint_directory.CheckpointDirectory(str(self.run1))
-        directory._announce(_checkpoint_names.Manifest(2, 0, 0, 40, files=tuple(files), claim=1))
+        directory = _checkpoint.directory.CheckpointDirectory(str(self.run1))
+        directory._announce(_checkpoint.names.Manifest(2, 0, 0, 40, files=tuple(files), claim=1))
 
         def part():
             own = len(os.listdir("/proc/self/fd"))
@@ -713,7 +712,7 @@ class Failures(frame.Test):
                         calls.append(f"{_name} {kind}")
                     return result
 
-                stack.enter_context(unittest.mock.patch.object(_checkpoint_directory.os, name,
+                stack.enter_context(unittest.mock.patch.object(_checkpoint.directory.os, name,
                                                                call))
             manager = checkpoint.CheckpointManager(self.run1, asynchronous=False)
             manager.restore(Training().state)
@@ -729,9 +728,9 @@ class Failures(frame.Test):
             flushes.append(descriptor)
             return _real(descriptor)
 
-        with unittest.mock.patch.object(_checkpoint_directory, "_SYNC_BYTES", 1 << 20), \
-                unittest.mock.patch.object(_checkpoint_directory, "_BUFFER_BYTES", 1 << 19), \
-                unittest.mock.patch.object(_checkpoint_directory.os, "fdatasync", flush), \
+        with unittest.mock.patch.object(_checkpoint.directory, "_SYNC_BYTES", 1 << 20), \
+                unittest.mock.patch.object(_checkpoint.directory, "_BUFFER_BYTES", 1 << 19), \
+                unittest.mock.patch.object(_checkpoint.directory.os, "fdatasync", flush), \
                 unittest.mock.patch.object(checkpoint, "report_activity",
                                            side_effect=lambda: flushes.append("active")):
             manager = checkpoint.CheckpointManager(self.run1, asynchronous=False)
@@ -763,7 +762,7 @@ class Failures(frame.Test):
                 raise PermissionError(1, "Operation not permitted")
             real(path)
 
-        with unittest.mock.patch.object(_checkpoint_directory.os, "unlink", unlink), \
+        with unittest.mock.patch.object(_checkpoint.directory.os, "unlink", unlink), \
                 warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for step in (3, 4, 5):
@@ -1064,9 +1063,9 @@ class Ranks(frame.Test):
                 checkpoint.CheckpointManager(self.folder / "run1")
 
     def test_objects_go_through_the_gpu_of_the_rank(self):
-        ranks = _checkpoint_ranks._RanksOfGroup.__new__(_checkpoint_ranks._RanksOfGroup)
+        ranks = _checkpoint.ranks._RanksOfGroup.__new__(_checkpoint.ranks._RanksOfGroup)
         used = unittest.mock.MagicMock()
-        with unittest.mock.patch.object(_checkpoint_ranks, "device_of_group",
+        with unittest.mock.patch.object(_checkpoint.ranks, "device_of_group",
                                         return_value="cuda:2"), \
                 unittest.mock.patch.object(torch.cuda, "device", used):
             with ranks._exchange():

@@ -181,21 +181,21 @@ class Launch(frame.Test):
                                   "ModuleNotFoundError: No module named 'launch_test_functions'$"):
                 ddprun.launch(self.functions.place, "hello", nproc_per_node=2)
 
-    def test_strangers_neither_send_results_nor_get_the_call(self):
+    def test_others_neither_send_results_nor_get_the_call(self):
         with _exchange.Exchange(b"the call", ["127.0.0.1"], is_remote=False) as exchange:
             secret, port, address = exchange.place.split()
             for other in (secret[::-1], ""):
                 with unittest.mock.patch.dict(os.environ,
                                               {"DDPRUN_LAUNCH": f"{other}x {port} {address}"}):
-                    stranger = _exchange.Client(0, 0)
-                for part in (stranger.call, lambda: stranger.send(b"\1", b"result")):
+                    peer = _exchange.Client(0, 0)
+                for part in (peer.call, lambda: peer.send(b"\1", b"result")):
                     with self.assertRaisesRegex(ConnectionError, "cannot reach the process that "
                                                 "called launch, at port [0-9]+ of 127.0.0.1: it "):
                         part()
-            with socket.create_connection((address, int(port))) as stranger:
-                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\xff" * 200)
+            with socket.create_connection((address, int(port))) as peer:
+                peer.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\xff" * 200)
                 with contextlib.suppress(ConnectionResetError):
-                    while stranger.recv(4096):
+                    while peer.recv(4096):
                         pass
             with unittest.mock.patch.dict(os.environ, {"DDPRUN_LAUNCH": exchange.place}):
                 client = _exchange.Client(2, 7)

@@ -32,7 +32,7 @@ class Package(frame.Test):
         self.assertEqual(said, "set()\n")
 
     def test_its_syntax_is_that_of_python_3_9(self):
-        for file in (frame.SOURCES / "python/ddprun").glob("*.py"):
+        for file in (frame.SOURCES / "python/ddprun").rglob("*.py"):
             ast.parse(file.read_text(), str(file), feature_version=(3, 9))
 
     def test_every_public_name_is_there(self):

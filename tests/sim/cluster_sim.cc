@@ -137,7 +137,7 @@ SimResult ClusterSim::run() {
     }
     run();
     check_times();
-    if (has_ended()) dismiss_strangers();
+    if (has_ended()) dismiss_unwelcomed();
     if (!exited_ || !job_is_over()) continue;
     exited_ = false;
     const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
@@ -194,7 +194,7 @@ void ClusterSim::begin_service() {
     journal_.resize(reading->whole_bytes);
     if (rng_.chance(0.2)) journal_ = journal_snapshot(reading->image);
   } else if (!is_first) {
-    options.strangers_until = now_ + options.times.patience();
+    options.earlier_agents_until = now_ + options.times.patience();
   }
   if (has_terms_ && !is_first && rng_.chance(0.5)) {
     former_ = std::move(service_);
@@ -319,7 +319,7 @@ bool ClusterSim::job_is_over() {
 
 // Ends the agents that were never welcomed. They would now begin a new job of the same id, but
 // the simulation is of one job.
-void ClusterSim::dismiss_strangers() {
+void ClusterSim::dismiss_unwelcomed() {
   for (Node& node : nodes_) {
     if (!node.agent || node.agent->exited || !node.agent->link.instance().empty()) continue;
     node.agent->exited = exited_ = true;

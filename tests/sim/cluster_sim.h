@@ -162,7 +162,7 @@ class ClusterSim : private Simulation {
   ServiceTerm term() const { return has_terms_ ? life_ + 1 : 0; }
   bool has_ended() const;
   bool job_is_over();
-  void dismiss_strangers();
+  void dismiss_unwelcomed();
   void start_agent(std::size_t node);
   void kill_agent(std::size_t node);
   void arm(Agent& agent);
@@ -213,7 +213,7 @@ class ClusterSim : private Simulation {
   TimePoint former_until_;
   bool is_embedded_ = false;  // what the service is told of itself
   TimePoint held_up_until_;   // until then the service's process is stopped
-  bool over_ = false;         // the job has ended; a late stranger may begin another one
+  bool over_ = false;         // the job has ended; a late agent may begin another one
   std::optional<TimePoint> service_armed_;
   bool keeps_state_ = false;
   bool has_terms_ = false;

@@ -532,7 +532,7 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     const bool may_be_asked = impl_->may_be_asked && !goes_on;
     MaybeSaved done;
     const bool asks = options.every.count() > 0 || may_be_asked;
-    const auto own_wishes = [&]() -> std::vector<bool> {
+    const auto own_requests = [&]() -> std::vector<bool> {
       // Rank 0's clock decides, because other ranks may have started later. A save that would be
       // skipped stays due.
       const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
@@ -541,22 +541,22 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
       return {is_time, may_be_asked && save_was_requested()};
     };
     if (asks) {
-      const std::vector<bool> requests = impl_->requests.last(own_wishes());
+      const std::vector<bool> requests = impl_->requests.last(own_requests());
       due = due || requests[0];
       done.leave = requests[1];
     }
     if (done.leave) wait();  // so that the save is not skipped as busy
-    const auto send_wishes = [&] {
-      if (asks && !done.leave) impl_->requests.begin(own_wishes());
+    const auto send_requests = [&] {
+      if (asks && !done.leave) impl_->requests.begin(own_requests());
     };
     try {
       if (due || done.leave) done.saved = save(step, state);
     } catch (const DistError&) {
-      send_wishes();  // as all ranks do, even if the save failed on one only
+      send_requests();  // as all ranks do, even if the save failed on one only
       throw;
     }
     if (done.leave) wait();
-    send_wishes();  // after the save, whose time they depend on
+    send_requests();  // after the save, whose time they depend on
     done.leave = done.leave || goes_on;
     impl_->was_told_to_leave = done.leave;
     return done;

@@ -565,7 +565,7 @@ class SharedGroup final : public CpuGroup {
   // Returns whether the leaders of each node reduce a piece of every chunk for other nodes. In
   // rank order, results depend on it: a node knows that its own rank has failed, and does not send
   // what was read from that rank's tensor.
-  bool every_node_folds(std::size_t bytes) const {
+  bool every_node_reduces(std::size_t bytes) const {
     if (here_.one_node() || !here_.in_rank_order) return true;
     const std::size_t shortest = std::min(bytes, here_.segment.stage_bytes / 2);
     return shortest / kCacheLineBytes >=
@@ -577,7 +577,7 @@ class SharedGroup final : public CpuGroup {
   // there.
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const {
     if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes ||
-        here_.one_rank_each() || !every_node_folds(job.data.bytes())) {
+        here_.one_rank_each() || !every_node_reduces(job.data.bytes())) {
       return std::nullopt;
     }
     const std::span<char> piece = job.data.whole();

@@ -303,13 +303,13 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
                               const Deadline& deadline) {
   const bool is_collective = issue.messages.empty();
   if (!lane.communicator && is_collective) {
-    auto made =
-        meet({.rank = options_.rank,
-              .world_size = options_.world_size,
-              .name = lane.place == 0 ? options_.name : concat(options_.name, "/", lane.place),
-              .ranks_per_root = options_.ranks_per_root,
-              .abort_grace = options_.stop_grace},
-             deadline);
+    auto made = form_communicator(
+        {.rank = options_.rank,
+         .world_size = options_.world_size,
+         .name = lane.place == 0 ? options_.name : concat(options_.name, "/", lane.place),
+         .ranks_per_root = options_.ranks_per_root,
+         .abort_grace = options_.stop_grace},
+        deadline);
     if (!made) {
       Error error = std::move(made).error();
       if (error.kind != ErrorKind::kTimeout) return error;
@@ -333,11 +333,12 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
   for (const int peer : peers) {
     if (lane.pairs.contains(peer)) continue;
     const auto [low, high] = std::minmax(peer, options_.rank);
-    auto made = meet({.rank = options_.rank == low ? 0 : 1,
-                      .world_size = 2,
-                      .name = concat(options_.name, "/", lane.place, "/", low, "-", high),
-                      .abort_grace = options_.stop_grace},
-                     deadline);
+    auto made =
+        form_communicator({.rank = options_.rank == low ? 0 : 1,
+                           .world_size = 2,
+                           .name = concat(options_.name, "/", lane.place, "/", low, "-", high),
+                           .abort_grace = options_.stop_grace},
+                          deadline);
     if (!made) {
       Error error = std::move(made).error();
       if (error.kind == ErrorKind::kTimeout) {
@@ -352,17 +353,17 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
   return {};
 }
 
-Result<std::unique_ptr<NcclCommunicator>> NcclEngine::meet(NcclCommunicatorOptions as,
-                                                           const Deadline& deadline) {
-  const auto set_meeting = [this](bool is_meeting) {
+Result<std::unique_ptr<NcclCommunicator>> NcclEngine::form_communicator(NcclCommunicatorOptions as,
+                                                                        const Deadline& deadline) {
+  const auto set_forming = [this](bool is_forming) {
     const std::lock_guard lock(mutex_);
-    is_meeting_ = is_meeting;
+    is_forming_ = is_forming;
     changed_.notify_all();
   };
-  set_meeting(true);
+  set_forming(true);
   auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(),
                                      abort_state_, std::move(as), deadline);
-  set_meeting(false);
+  set_forming(false);
   return made;
 }
 

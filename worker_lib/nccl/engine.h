@@ -152,8 +152,8 @@ class NcclEngine {
   Result<Lane*> lane_of(int device);
   Lane* find_lane(int device);
   Result<void> join(Lane& lane, const NcclIssue& issue, bool is_captured, const Deadline& deadline);
-  Result<std::unique_ptr<NcclCommunicator>> meet(NcclCommunicatorOptions as,
-                                                 const Deadline& deadline);
+  Result<std::unique_ptr<NcclCommunicator>> form_communicator(NcclCommunicatorOptions as,
+                                                              const Deadline& deadline);
   Result<void> put_on_stream(Lane& lane, const NcclIssue& issue, bool is_captured,
                              const Deadline& deadline);
   CudaResult copy(const std::vector<NcclIssue::Copy>& copies, CudaStream stream);
@@ -192,7 +192,7 @@ class NcclEngine {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
   CollectiveLog collective_log_;
-  bool is_meeting_ = false;  // the caller's thread is making a communicator
+  bool is_forming_ = false;  // the caller's thread is making a communicator
   std::optional<Launching> launching_;
   std::uint64_t reaped_ = 0;     // calls that have ended
   NcclWork::Callbacks to_call_;  // for those calls: the watcher runs them

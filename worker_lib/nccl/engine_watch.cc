@@ -25,7 +25,7 @@ Result<void> NcclEngine::start_watcher(int device) {
 
 // REQUIRES: mutex_ is held.
 bool NcclEngine::is_idle() const {
-  return !is_meeting_ && !launching_ &&
+  return !is_forming_ && !launching_ &&
          std::ranges::all_of(lanes_, [](const auto& lane) { return lane->in_flight.empty(); });
 }
 
@@ -194,7 +194,7 @@ void NcclEngine::show_log() {
       }
     }
     collective_log_.end_before(
-        is_meeting_ || launching_ ? std::min(oldest, collective_log_.called()) : oldest);
+        is_forming_ || launching_ ? std::min(oldest, collective_log_.called()) : oldest);
     collective_log_.end_messages_before(oldest_call);
     shown_ = collective_log_.entered();
     if (desync_detector_) note = collective_log_.note();

@@ -250,7 +250,7 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 }  // namespace
 
 std::string services_text(const Rendezvous& plan) {
-  std::vector<std::string> texts{to_text(plan.meeting_point)};
+  std::vector<std::string> texts{to_text(plan.endpoint)};
   for (const HostPort& one : plan.other_services) texts.push_back(to_text(one));
   return joined(texts);
 }
@@ -360,21 +360,20 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
                      "the static backend needs a fixed number of nodes (for MIN:MAX use "
                      "--rdzv-endpoint HOST:PORT)");
     }
-    plan.meeting_point = {
-        options.master_addr.value_or("127.0.0.1"),
-        static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
+    plan.endpoint = {options.master_addr.value_or("127.0.0.1"),
+                     static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
     if (!options.rdzv_endpoint.empty()) {
       auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
       if (!endpoint) return endpoint.error();
-      plan.meeting_point = std::move(*endpoint);
+      plan.endpoint = std::move(*endpoint);
     }
-    if (options.nodes.max > 1 && is_loopback_host(plan.meeting_point.host) &&
-        !options.master_addr && options.rdzv_endpoint.empty()) {
+    if (options.nodes.max > 1 && is_loopback_host(plan.endpoint.host) && !options.master_addr &&
+        options.rdzv_endpoint.empty()) {
       return refused("--nnodes",
                      "several nodes need a common address: add --rdzv-endpoint HOST:PORT (or "
                      "--master-addr and --node-rank)");
     }
-    if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
+    if (plan.endpoint.port == 0 && options.nodes.max > 1) {
       return refused("--master-port", kMustKnowPort);
     }
     return plan;
@@ -398,19 +397,19 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (has_list) {
     Result<std::vector<HostPort>> services = parse_services(options.rdzv_endpoint);
     if (!services) return services.error();
-    plan.meeting_point = services->front();
+    plan.endpoint = services->front();
     plan.other_services.assign(services->begin() + 1, services->end());
   } else {
     auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
     if (!endpoint) return endpoint.error();
-    plan.meeting_point = std::move(*endpoint);
-    if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
+    plan.endpoint = std::move(*endpoint);
+    if (plan.endpoint.port == 0 && options.nodes.max > 1) {
       return refused("--rdzv-endpoint", kMustKnowPort);
     }
   }
   // Other ports are tried only for a single service.
   if (!has_list && options.cluster && options.taken == Taken::kNodes &&
-      plan.meeting_point == options.cluster->endpoint) {
+      plan.endpoint == options.cluster->endpoint) {
     plan.next_ports = options.cluster->next_ports;
   }
   if (master_given) {

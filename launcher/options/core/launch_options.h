@@ -204,14 +204,14 @@ struct LaunchOptions {
 struct Rendezvous {
   enum class Mode {
     kLocal,    // one node: only the store listens, on loopback
-    kDynamic,  // a service at meeting_point; if none runs, the node with that address starts it
+    kDynamic,  // a service at endpoint; if none runs, the node with that address starts it
     kStatic,   // torchrun's static backend: node rank 0 serves everything there
   };
   Mode mode = Mode::kLocal;
-  HostPort meeting_point;
-  // Services with the same state as that at meeting_point. If there are some, no node starts one.
+  HostPort endpoint;
+  // Services with the same state as that at endpoint. If there are some, no node starts one.
   std::vector<HostPort> other_services;
-  // Ports of that host where the service is if meeting_point's is taken, in order. Empty: the user
+  // Ports of that host where the service is if endpoint's is taken, in order. Empty: the user
   // or the scheduler gave the port.
   std::vector<std::uint16_t> next_ports;
   Duration join_timeout = kDefaultJoinTimeout;

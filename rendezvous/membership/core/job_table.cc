@@ -313,8 +313,8 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<Use
   if (has_past(hello)) {
     if (can_recall(hello.instance)) recalled_.insert(hello.instance);
     membership.expect_past(now_ + options_.times.lease);
-  } else if (options_.strangers_until && now_ < *options_.strangers_until) {
-    membership.expect_past(*options_.strangers_until);
+  } else if (options_.earlier_agents_until && now_ < *options_.earlier_agents_until) {
+    membership.expect_past(*options_.earlier_agents_until);
   }
   if (const auto ended = jobs_.find(id); ended != jobs_.end()) {
     // It was asked to save and to be started again, as a requeue does.

@@ -68,7 +68,7 @@ struct ServiceOptions {
   Duration earlier_run_lasts{};
   // Until then, agents may come that an earlier run of this service welcomed and that this one does
   // not know. New jobs wait for them that long. nullopt: there are no such agents.
-  std::optional<TimePoint> strangers_until;
+  std::optional<TimePoint> earlier_agents_until;
 
   // Returns whether the service runs for the agent's job alone. An agent that was given the address
   // by hand has no cluster_job.

@@ -75,8 +75,8 @@ TEST_F(MungeTest, VouchesOnceOnEachNodeSoThatNoncesAreNeeded) {
 }
 
 TEST_F(MungeTest, DoesNotVouchForWhatWasMadeWithAnotherKey) {
-  const PrivateMunged stranger("another key");
-  const std::string text = credential(*munge(stranger));
+  const PrivateMunged other("another key");
+  const std::string text = credential(*munge(other));
   EXPECT_THAT(refusal(munge(*node_)->carry_out(ReadCredential{text})),
               HasSubstr("made with another munge key"));
 }

@@ -52,8 +52,8 @@ class TlsChannelTest : public testing::Test {
       carry(ends.service, ends.agent, step, ends.agent_error);
     }
   }
-  Ends meet(const TlsContextPtr& agent, const TlsContextPtr& service,
-            const std::string& host = "localhost", std::size_t step = 4096) {
+  Ends connect(const TlsContextPtr& agent, const TlsContextPtr& service,
+               const std::string& host = "localhost", std::size_t step = 4096) {
     Ends ends{TlsChannel::agent(agent, host), TlsChannel::service(service), {}, {}};
     talk(ends, step);
     return ends;
@@ -67,7 +67,7 @@ class TlsChannelTest : public testing::Test {
 };
 
 TEST_F(TlsChannelTest, CarriesWhatIsSaidBothWays) {
-  Ends ends = meet(agent_, service_);
+  Ends ends = connect(agent_, service_);
   ASSERT_TRUE(ends.are_open()) << ends.agent_error << ends.service_error;
   ends.agent.send("knock");
   ends.service.send("come in");
@@ -78,7 +78,7 @@ TEST_F(TlsChannelTest, CarriesWhatIsSaidBothWays) {
 }
 
 TEST_F(TlsChannelTest, HowTheBytesWereCutDoesNotMatter) {
-  Ends ends = meet(agent_, service_, "127.0.0.1", 1);
+  Ends ends = connect(agent_, service_, "127.0.0.1", 1);
   ASSERT_TRUE(ends.are_open()) << ends.agent_error << ends.service_error;
   const std::string large(1 << 20, 'x');
   ends.agent.send(large);
@@ -87,14 +87,14 @@ TEST_F(TlsChannelTest, HowTheBytesWereCutDoesNotMatter) {
 }
 
 TEST_F(TlsChannelTest, AnotherAuthorityIsNotBelieved) {
-  const Ends ends = meet(agent_context(theirs_.ca_file()), service_);
+  const Ends ends = connect(agent_context(theirs_.ca_file()), service_);
   EXPECT_FALSE(ends.agent.is_open());
   EXPECT_THAT(ends.agent_error, HasSubstr("the certificate of the peer is not accepted: "));
   EXPECT_THAT(ends.service_error, HasSubstr("the peer sent: ")) << "the last word arrives";
 }
 
 TEST_F(TlsChannelTest, TheSystemsAuthoritiesDoNotKnowOurs) {
-  const Ends ends = meet(agent_context(TlsFiles::kSystem), service_);
+  const Ends ends = connect(agent_context(TlsFiles::kSystem), service_);
   EXPECT_FALSE(ends.agent.is_open());
   EXPECT_THAT(ends.agent_error, HasSubstr("not accepted"));
 }
@@ -102,12 +102,12 @@ TEST_F(TlsChannelTest, TheSystemsAuthoritiesDoNotKnowOurs) {
 TEST_F(TlsChannelTest, TheCertificateHasToBeForTheEndpoint) {
   const TlsContextPtr other =
       service_context(ours_.issue("other", {.names = "DNS:node0,IP:10.0.0.7,DNS:*.ddp.cluster"}));
-  EXPECT_TRUE(meet(agent_, other, "node0").are_open());
-  EXPECT_TRUE(meet(agent_, other, "node0.").are_open());
-  EXPECT_TRUE(meet(agent_, other, "10.0.0.7").are_open());
-  EXPECT_TRUE(meet(agent_, other, "node7.ddp.cluster").are_open());
+  EXPECT_TRUE(connect(agent_, other, "node0").are_open());
+  EXPECT_TRUE(connect(agent_, other, "node0.").are_open());
+  EXPECT_TRUE(connect(agent_, other, "10.0.0.7").are_open());
+  EXPECT_TRUE(connect(agent_, other, "node7.ddp.cluster").are_open());
   for (const char* host : {"node1", "10.0.0.8", "::1", "a.b.ddp.cluster", "other"}) {
-    const Ends ends = meet(agent_, other, host);
+    const Ends ends = connect(agent_, other, host);
     EXPECT_FALSE(ends.agent.is_open()) << host;
     EXPECT_THAT(ends.agent_error, HasSubstr("it is not valid for '" + std::string(host) + "'"));
   }
@@ -116,7 +116,7 @@ TEST_F(TlsChannelTest, TheCertificateHasToBeForTheEndpoint) {
 TEST_F(TlsChannelTest, AnExpiredCertificateIsNotAccepted) {
   const auto expired =
       service_context(ours_.issue("expired", {.valid_for = -std::chrono::hours(1)}));
-  const Ends ends = meet(agent_, expired);
+  const Ends ends = connect(agent_, expired);
   EXPECT_FALSE(ends.agent.is_open());
   EXPECT_THAT(ends.agent_error, HasSubstr("certificate has expired"));
 }
@@ -124,19 +124,19 @@ TEST_F(TlsChannelTest, AnExpiredCertificateIsNotAccepted) {
 // With TLS 1.3 an agent learns this only after its own handshake has ended.
 TEST_F(TlsChannelTest, WhoDemandsACertificateSaysSo) {
   const TlsContextPtr mutual = service_context(ours_.issue("service"), ours_.ca_file());
-  EXPECT_TRUE(meet(agent_context(ours_.ca_file(), ours_.issue("node")), mutual).are_open());
+  EXPECT_TRUE(connect(agent_context(ours_.ca_file(), ours_.issue("node")), mutual).are_open());
 
-  const Ends without = meet(agent_, mutual);
+  const Ends without = connect(agent_, mutual);
   EXPECT_FALSE(without.service.is_open());
   EXPECT_THAT(without.service_error, HasSubstr("the peer sent no certificate"));
   EXPECT_THAT(without.agent_error, HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
 
-  const Ends wrong = meet(agent_context(ours_.ca_file(), theirs_.issue("stranger")), mutual);
+  const Ends wrong = connect(agent_context(ours_.ca_file(), theirs_.issue("other")), mutual);
   EXPECT_FALSE(wrong.service.is_open());
   EXPECT_THAT(wrong.service_error, HasSubstr("not accepted"));
   EXPECT_THAT(wrong.agent_error, HasSubstr("does not come from its --rdzv-tls-ca"));
 
-  const Ends late = meet(
+  const Ends late = connect(
       agent_context(ours_.ca_file(), ours_.issue("late", {.valid_for = -std::chrono::hours(1)})),
       mutual);
   EXPECT_FALSE(late.service.is_open());
@@ -160,7 +160,7 @@ TEST_F(TlsChannelTest, GarbageAfterTheClientHelloBreaksIt) {
 }
 
 TEST_F(TlsChannelTest, GarbageAfterTheHandshakeBreaksItToo) {
-  Ends ends = meet(agent_, service_);
+  Ends ends = connect(agent_, service_);
   ends.agent.send("knock");
   std::string wire = ends.agent.take_wire();
   wire.back() ^= 1;
@@ -170,8 +170,8 @@ TEST_F(TlsChannelTest, GarbageAfterTheHandshakeBreaksItToo) {
   EXPECT_EQ(ends.service.take_plain(), "");
 }
 
-// The stranger sends a handshake record of the largest length and never ends it.
-TEST_F(TlsChannelTest, AStrangerCannotSendMuch) {
+// The peer sends a handshake record of the largest length and never ends it.
+TEST_F(TlsChannelTest, AnUnauthenticatedPeerCannotSendMuch) {
   TlsChannel service = TlsChannel::service(service_);
   std::size_t sent = 0;
   bool is_broken = false;
@@ -193,7 +193,7 @@ TEST_F(TlsChannelTest, WhereThereIsNoTlsTheAlertSaysSo) {
 }
 
 TEST_F(TlsChannelTest, AGoodbyeIsTold) {
-  Ends ends = meet(agent_, service_);
+  Ends ends = connect(agent_, service_);
   ends.service.send("last");
   ends.service.close();
   talk(ends);
@@ -205,12 +205,12 @@ TEST_F(TlsChannelTest, AGoodbyeIsTold) {
 // This needs the extended master secret, which OpenSSL always offers.
 TEST_F(TlsChannelTest, Tls12IsGoodEnough) {
   SSL_CTX_set_max_proto_version(agent_->get(), TLS1_2_VERSION);
-  const Ends ends = meet(agent_, service_);
+  const Ends ends = connect(agent_, service_);
   ASSERT_TRUE(ends.are_open()) << ends.agent_error << ends.service_error;
   EXPECT_EQ(ends.agent.binding(), ends.service.binding());
   SSL_CTX_set_max_proto_version(agent_->get(), TLS1_1_VERSION);
   SSL_CTX_set_min_proto_version(agent_->get(), TLS1_1_VERSION);
-  EXPECT_FALSE(meet(agent_, service_).are_open());
+  EXPECT_FALSE(connect(agent_, service_).are_open());
 }
 
 // Both sides must accept a cipher without forward secrecy. One side does not.
@@ -221,18 +221,18 @@ TEST_F(TlsChannelTest, Tls12WithoutForwardSecrecyIsRefusedByEitherSide) {
     SSL_CTX_set_max_proto_version(agent->get(), TLS1_2_VERSION);
     ssl_ctx_st* const willing = (of_agent ? agent : service)->get();
     ASSERT_EQ(SSL_CTX_set_cipher_list(willing, "AES128-GCM-SHA256:AES256-GCM-SHA384"), 1);
-    EXPECT_FALSE(meet(agent, service).are_open()) << of_agent;
+    EXPECT_FALSE(connect(agent, service).are_open()) << of_agent;
     // If both accept such a cipher, the handshake succeeds. So the missing forward secrecy was
     // the only reason.
     ssl_ctx_st* const other = (of_agent ? service : agent)->get();
     ASSERT_EQ(SSL_CTX_set_cipher_list(other, "AES128-GCM-SHA256:AES256-GCM-SHA384"), 1);
-    EXPECT_TRUE(meet(agent, service).are_open()) << of_agent;
+    EXPECT_TRUE(connect(agent, service).are_open()) << of_agent;
   }
 }
 
 TEST_F(TlsChannelTest, BothEndsCallTheConnectionTheSameAndNoOtherOne) {
-  const Ends one = meet(agent_, service_);
-  const Ends other = meet(agent_, service_);
+  const Ends one = connect(agent_, service_);
+  const Ends other = connect(agent_, service_);
   EXPECT_EQ(one.agent.binding().size(), 32u);
   EXPECT_EQ(one.agent.binding(), one.service.binding());
   EXPECT_NE(one.agent.binding(), other.agent.binding());

@@ -159,7 +159,7 @@ TEST_F(ServiceLinkWithAKey, DoesNotFollowAServiceWithoutIt) {
   EXPECT_EQ(link_.directives, 0);
 }
 
-TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
+TEST_F(ServiceLinkWithAKey, AnImpostorOfTheServiceEndsNothing) {
   give_service(kKey);
   make_link_with(kKey);
   ASSERT_TRUE(link_.is_directed()) << link_.trouble;
@@ -436,8 +436,8 @@ TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason)
 TEST_F(ServiceLinkWithTls, SaysWhatTheServiceWants) {
   give_service(mutual_);
   EXPECT_THAT(gives_up(knows_us_), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
-  const IssuedFiles stranger = theirs_.issue("stranger");
-  EXPECT_THAT(gives_up({.cert = stranger.cert, .key = stranger.key, .ca = ours_.ca_file()}),
+  const IssuedFiles other = theirs_.issue("other");
+  EXPECT_THAT(gives_up({.cert = other.cert, .key = other.key, .ca = ours_.ca_file()}),
               HasSubstr("does not come from its --rdzv-tls-ca"));
   EXPECT_THAT(gives_up({}), HasSubstr("requires TLS: give this node --rdzv-tls-ca"));
   make_link_with(mutual_);
@@ -448,14 +448,14 @@ TEST_F(ServiceLinkWithTls, DoesNotFollowAServiceWithoutIt) {
   EXPECT_THAT(gives_up(knows_us_), HasSubstr("has no --rdzv-tls-cert"));
 }
 
-TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
+TEST_F(ServiceLinkWithTls, AnImpostorOfTheServiceEndsNothing) {
   give_service(plain_tls_);
   make_link_with(knows_us_);
   ASSERT_TRUE(joins()) << link_.trouble;
   restart_service();  // without TLS; later with another authority's certificate
   ASSERT_TRUE(service_has_logged("it speaks TLS"));
-  const IssuedFiles stranger = theirs_.issue("stranger");
-  give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
+  const IssuedFiles other = theirs_.issue("other");
+  give_service({.cert = other.cert, .key = other.key, .ca = {}});
   ASSERT_TRUE(service_has_logged("the peer sent: "));
   EXPECT_EQ(link_.trouble, "") << "it goes on trying";
   give_service(plain_tls_);

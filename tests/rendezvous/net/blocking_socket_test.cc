@@ -13,19 +13,19 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 
 struct Pair {
-  Listener door;
+  Listener listener;
   BlockingSocket near;
   UniqueFd far;
 };
 
 Pair connected_pair() {
-  Result<Listener> door = listen_tcp({.host = "127.0.0.1", .port = 0});
-  const SocketAddress address = local_address_of(door->socket.get());
+  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+  const SocketAddress address = local_address_of(listener->socket.get());
   Result<BlockingSocket> near = BlockingSocket::connect(address, Deadline(10s));
   EXPECT_TRUE(near) << near.error().message();
-  UniqueFd far(accept4(door->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  UniqueFd far(accept4(listener->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
   EXPECT_TRUE(far.valid());
-  return {std::move(*door), std::move(*near), std::move(far)};
+  return {std::move(*listener), std::move(*near), std::move(far)};
 }
 
 TEST(Deadline, NeverGoesBelowNothingAndTakesTheLongestDuration) {
@@ -111,8 +111,8 @@ TEST(BlockingSocket, NoticesThatThePeerHasClosed) {
 
 TEST(BlockingSocket, SaysThatNobodyListens) {
   Pair pair = connected_pair();
-  const SocketAddress address = local_address_of(pair.door.socket.get());
-  pair.door.socket.reset();
+  const SocketAddress address = local_address_of(pair.listener.socket.get());
+  pair.listener.socket.reset();
   const auto refused = BlockingSocket::connect(address, Deadline(10s));
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message(), HasSubstr("Connection refused"));

@@ -20,7 +20,7 @@
 namespace ddprun {
 namespace {
 
-constexpr uid_t kStranger = 54321;
+constexpr uid_t kOtherUser = 54321;
 
 // Starts a process that connects to the listener and sends `bytes`. Its exit status is 0 if it
 // got an answer, and 1 if the connection was closed. user: the user that it becomes first;
@@ -85,13 +85,13 @@ TEST_P(ConnectionOwner, IsTheUserOfTheProcessThatConnected) {
 
 TEST_P(ConnectionOwner, IsAnotherUserWhereItIsOne) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
-  const pid_t child = caller(address_, "", kStranger);
+  const pid_t child = caller(address_, "", kOtherUser);
   UniqueFd accepted = accept_one();
   for (const Ask& ask : kWays) {
     const Result<uid_t> owner = ask(peer_, local_);
     EXPECT_TRUE(owner) << (owner ? "" : owner.error().message());
     if (owner) {
-      EXPECT_EQ(*owner, kStranger);
+      EXPECT_EQ(*owner, kOtherUser);
     }
   }
   accepted.reset();
@@ -111,7 +111,7 @@ TEST_P(ConnectionOwner, IsNobodyWhereTheProcessIsGone) {
 // In a user namespace without ids, every user has the id 65534, this process's user too.
 TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
-  const pid_t other = caller(address_, "", kStranger);
+  const pid_t other = caller(address_, "", kOtherUser);
   UniqueFd accepted = accept_one();
   const SocketAddress others = peer_;
   const pid_t child = fork();
@@ -160,7 +160,7 @@ const std::string kPing("\x0d\x01\x02\x03\x04", 5);
 TEST_F(PrivateStore, ServesThisUserAndClosesTheConnectionsOfOthers) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const std::string validated = std::string("\x00\xce\xf7\x85\x3c", 5) + kPing;
-  for (const uid_t user : {kStranger, uid_t{0}}) {
+  for (const uid_t user : {kOtherUser, uid_t{0}}) {
     const pid_t child = caller(address_, validated, user);
     std::optional<int> status;
     while (!status) {

@@ -37,7 +37,7 @@ WorkerEnd some_end() {
 // Returns the JSON of a frame.
 std::string body(const Result<std::string>& frame) { return frame->substr(kControlHeaderBytes); }
 
-// Returns a hello with one field replaced. A stranger may send such a hello.
+// Returns a hello with one field replaced. An unauthenticated peer may send it.
 std::string hello_with(const std::string& path, const nlohmann::json& value) {
   Hello hello;
   hello.node.agent_id = "x";

@@ -114,10 +114,10 @@ TEST_F(ServerWithMunge, ACredentialThatIsSentAgainIsWorthNothing) {
 }
 
 TEST_F(ServerWithMunge, ACredentialOfAnotherClusterIsWorthNothing) {
-  const PrivateMunged stranger("another key");
+  const PrivateMunged other("another key");
   AgentHandshake agent = an_agent();
   RawTcpClient client(service_.port());
-  say(client, Proof{knock(client, agent, *find_munge(stranger.options()).munge)});
+  say(client, Proof{knock(client, agent, *find_munge(other.options()).munge)});
   EXPECT_THAT(reason_of(next_handshake(client)), HasSubstr("made with another munge key"));
   EXPECT_TRUE(client.is_closed());
 }

@@ -81,14 +81,14 @@ TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
   ASSERT_TRUE(await<Assignment>(friendly));
   const auto bad = [&](const std::string& nodes, const std::string& slots,
                        const std::string& generation, const std::string& timeout) {
-    RawTcpClient stranger(service_.port());
-    stranger.send(
+    RawTcpClient unauthenticated(service_.port());
+    unauthenticated.send(
         frame_of(R"({"type":"hello","protocol":1,"version":"x","instance":"","job":{"id":"bad",)" +
                  nodes + R"(,"max_restarts":0,"join_timeout_ms":)" + timeout +
                  R"(,"last_call_ms":0},"node":{"agent_id":"b","host":"b","slots":)" + slots +
                  R"(,"address":"127.0.0.1"},"status":{"phase":"idle","generation":)" + generation +
                  R"(,"ends":[],"store_port":0,"leaving":0}})"));
-    EXPECT_TRUE(stranger.is_closed()) << nodes << slots << generation << timeout;
+    EXPECT_TRUE(unauthenticated.is_closed()) << nodes << slots << generation << timeout;
   };
   const std::string one = R"("min_nodes":1,"max_nodes":1)";
   bad(R"("min_nodes":0,"max_nodes":0)", "1", "-1", "1000");
@@ -162,7 +162,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   }
 }
 
-// --- keys and strangers ---
+// --- keys and unauthenticated peers ---
 
 constexpr const char* kKey = "0123456789abcdef";
 
@@ -209,10 +209,10 @@ TEST_F(ServerWithAKey, KeysThatAreReadAgainCountForThoseWhoComeThen) {
 }
 
 TEST_F(ServerWithAKey, ReadsLittleBeforeTheProof) {
-  RawTcpClient stranger(service_.port());
+  RawTcpClient unauthenticated(service_.port());
   const std::string frame = frame_of(std::string(kMaxHandshakeBytes + 1, ' '));
-  stranger.send(std::string_view(frame).substr(0, kControlHeaderBytes));
-  EXPECT_TRUE(stranger.is_closed());
+  unauthenticated.send(std::string_view(frame).substr(0, kControlHeaderBytes));
+  EXPECT_TRUE(unauthenticated.is_closed());
 }
 
 TEST_F(ServerWithAKey, ShowsPagesToThoseWhoHaveTheToken) {
@@ -220,9 +220,9 @@ TEST_F(ServerWithAKey, ShowsPagesToThoseWhoHaveTheToken) {
   EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
   EXPECT_EQ(http_get(service_.port(), "/readyz").status, 200);
   for (const char* path : {"/metrics", "/status.json", "/nothing"}) {
-    const HttpReply stranger = http_get(service_.port(), path);
-    EXPECT_EQ(stranger.status, 401) << path;
-    EXPECT_THAT(stranger.head, HasSubstr("WWW-Authenticate: Bearer"));
+    const HttpReply unauthenticated = http_get(service_.port(), path);
+    EXPECT_EQ(unauthenticated.status, 401) << path;
+    EXPECT_THAT(unauthenticated.head, HasSubstr("WWW-Authenticate: Bearer"));
   }
   const std::string token = read_token_of(kKey);
   EXPECT_EQ(http_get(service_.port(), "/metrics", "Bearer " + token).status, 200);
@@ -386,9 +386,9 @@ TEST_F(ServerTest, AMessageOfALaterVersionIsPassedOverWhereAnAgentSaysIt) {
   agent.send(frame_of(R"({"type":"fireworks","at":"midnight"})"));
   say(agent, Heartbeat{1});
   EXPECT_TRUE(await<HeartbeatAck>(agent));
-  RawTcpClient stranger(service_.port());
-  stranger.send(frame_of(R"({"type":"fireworks","at":"midnight"})"));
-  EXPECT_TRUE(stranger.is_closed()) << "it has not said who it is";
+  RawTcpClient unauthenticated(service_.port());
+  unauthenticated.send(frame_of(R"({"type":"fireworks","at":"midnight"})"));
+  EXPECT_TRUE(unauthenticated.is_closed()) << "it has not said who it is";
 }
 
 TEST_F(ServerTest, AnAgentOfAnotherProtocolHearsWhichOnesAreSpoken) {
@@ -403,9 +403,9 @@ TEST_F(ServerTest, AnAgentOfAnotherProtocolHearsWhichOnesAreSpoken) {
 
 TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
   EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 0"));
-  RawTcpClient stranger(service_.port());
-  stranger.send(std::string_view("\0\1\2", 3));
-  EXPECT_TRUE(stranger.is_closed());
+  RawTcpClient unauthenticated(service_.port());
+  unauthenticated.send(std::string_view("\0\1\2", 3));
+  EXPECT_TRUE(unauthenticated.is_closed());
   RawTcpClient liar(service_.port());
   liar.send("DDPRnonsense");
   EXPECT_TRUE(liar.is_closed());
@@ -473,8 +473,8 @@ TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
   ASSERT_TRUE(await<Assignment>(agent));
   for (const char* bytes :
        {"G", "GET", "GET /metrics HT", "DELETE", "D", "get ", "POST / HTTP/1.1\r\n"}) {
-    RawTcpClient stranger(service_.port());
-    stranger.send(bytes);
+    RawTcpClient unauthenticated(service_.port());
+    unauthenticated.send(bytes);
   }
   RawTcpClient wrong(service_.port());
   wrong.send("DELETE /metrics HTTP/1.1\r\nHost: a\r\n\r\n");

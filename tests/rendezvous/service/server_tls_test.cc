@@ -1,5 +1,5 @@
 // Tests the rendezvous service with TLS on a real socket: which clients are admitted, and
-// strangers of all kinds.
+// unauthenticated peers of all kinds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -116,8 +116,8 @@ TEST_F(ServerWithTls, AnAgentWithoutItIsToldWhatToDo) {
 
 TEST_F(ServerWithTls, WhereItIsMutualNobodyGetsInWithoutACertificate) {
   demand_certificates();
-  for (const IssuedFiles& stranger : {IssuedFiles{}, theirs_.issue("stranger")}) {
-    RawTlsClient client(service_.port(), agent(stranger));
+  for (const IssuedFiles& other : {IssuedFiles{}, theirs_.issue("other")}) {
+    RawTlsClient client(service_.port(), agent(other));
     EXPECT_TRUE(client.is_closed());
     EXPECT_THAT(client.error(), HasSubstr("the peer sent: "));
   }
@@ -281,10 +281,10 @@ TEST_F(ServerWithTls, GarbageInsideOrInsteadOfItEndsItsOwnConnectionOnly) {
   EXPECT_TRUE(await<HeartbeatAck>(friendly));
 }
 
-TEST_F(ServerWithTls, AStrangerMaySendLittleBeforeItIsOpen) {
-  RawTcpClient stranger(service_.port());
-  stranger.send(std::string("\x16\x03\x01\x40\x00\x01\x00\xff\xff", 9));
-  EXPECT_TRUE(stranger.send_until_closed(std::string(64 * 1024, '\0'), 100));
+TEST_F(ServerWithTls, AnUnauthenticatedPeerMaySendLittleBeforeItIsOpen) {
+  RawTcpClient peer(service_.port());
+  peer.send(std::string("\x16\x03\x01\x40\x00\x01\x00\xff\xff", 9));
+  EXPECT_TRUE(peer.send_until_closed(std::string(64 * 1024, '\0'), 100));
 }
 
 TEST_F(ServerWithTls, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {

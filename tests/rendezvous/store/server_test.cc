@@ -466,15 +466,15 @@ TEST(StoreServer, MayGoWithoutRunningTheLoopAgain) {
 
 TEST(StoreServer, AdoptsAConnectionWithTheBytesThatWereRead) {
   RunningStore store;
-  Result<Listener> door = listen_tcp({.host = "127.0.0.1", .port = 0});
+  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
   const std::string bytes =
       handshake() + request(Command::kPing, {}, 7) + request(Command::kAdd, {"n"}, 5);
   for (std::size_t cut = 1; cut <= bytes.size(); cut += 8) {
-    RawTcpClient one(door->address.port);
+    RawTcpClient one(listener->address.port);
     one.send(bytes);
     store.on_thread([&] {
       boost::asio::ip::tcp::acceptor acceptor(store.io(), boost::asio::ip::tcp::v4(),
-                                              dup(door->socket.get()));
+                                              dup(listener->socket.get()));
       boost::asio::ip::tcp::socket socket = acceptor.accept();
       std::string first(cut, '\0');
       boost::asio::read(socket, boost::asio::buffer(first));

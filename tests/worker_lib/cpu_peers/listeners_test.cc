@@ -31,7 +31,8 @@ using testing_support::kPatience;
 
 // --- the node's listener ---
 
-NodeBootstrapOptions meeting(int local, const std::string& token, Duration patience = kPatience) {
+NodeBootstrapOptions options_of(int local, const std::string& token,
+                                Duration patience = kPatience) {
   return {.ranks = {3, 4, 9},
           .local = local,
           .token = token,
@@ -39,7 +40,7 @@ NodeBootstrapOptions meeting(int local, const std::string& token, Duration patie
           .deadline = Deadline(patience)};
 }
 
-UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) {
+UniqueFd connect_unauthenticated(const std::string& name, const std::string& words) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -52,13 +53,13 @@ UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) 
   return socket;
 }
 
-TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAreTurnedAway) {
+TEST(NodeBootstrap, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileOthersAreTurnedAway) {
   const auto listener = NodeListener::open();
   const auto other_listener = NodeListener::open();
   ASSERT_TRUE(listener && other_listener);
-  const UniqueFd silent = knock_as_a_stranger(listener->name, "");
-  const UniqueFd wrong = knock_as_a_stranger(listener->name, "let me in");
-  const UniqueFd no_pidfd = knock_as_a_stranger(listener->name, std::string(68, '\0'));
+  const UniqueFd silent = connect_unauthenticated(listener->name, "");
+  const UniqueFd wrong = connect_unauthenticated(listener->name, "let me in");
+  const UniqueFd no_pidfd = connect_unauthenticated(listener->name, std::string(68, '\0'));
   const PageFile page = *make_page_file("page", 1);  // the page of rank 1 alone
   const auto shown_page = [](const NodeMembers& members, std::size_t local) {
     return MappedPages::map({.file = members.pages.at(local).get()}, MappedPages::Access::kRead)
@@ -67,7 +68,7 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
     guests.emplace_back([&, local] {
-      NodeBootstrapOptions options = meeting(local, "secret");
+      NodeBootstrapOptions options = options_of(local, "secret");
       if (local == 1) options.page = page.file.get();
       const auto members = bootstrap_node(*other_listener, listener->name, options);
       ASSERT_TRUE(members) << members.error().message();
@@ -76,7 +77,7 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
       EXPECT_TRUE(shown_page(*members, 1));
     });
   }
-  const auto members = bootstrap_node(*listener, listener->name, meeting(0, "secret"));
+  const auto members = bootstrap_node(*listener, listener->name, options_of(0, "secret"));
   ASSERT_TRUE(members) << members.error().message();
   for (std::thread& guest : guests) guest.join();
   EXPECT_EQ(members->segment.at(4096)[1], 'x');
@@ -90,46 +91,46 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
   }
 }
 
-TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
+TEST(NodeBootstrap, TheFirstRankNamesThoseWhoDidNotCome) {
   const auto listener = NodeListener::open();
   const auto members =
-      bootstrap_node(*listener, listener->name, meeting(0, "secret", milliseconds(50)));
+      bootstrap_node(*listener, listener->name, options_of(0, "secret", milliseconds(50)));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
   EXPECT_THAT(members.error().message(), HasSubstr("ranks 4 and 9 did not come"));
 }
 
-TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
+TEST(NodeBootstrap, ARankWithTheWrongTokenGetsNothing) {
   const auto listener = NodeListener::open();
   std::thread leader([&] {
-    EXPECT_FALSE(bootstrap_node(*listener, listener->name, meeting(0, "secret", seconds(2))));
+    EXPECT_FALSE(bootstrap_node(*listener, listener->name, options_of(0, "secret", seconds(2))));
   });
-  const auto members = bootstrap_node(*listener, listener->name, meeting(1, "guess"));
+  const auto members = bootstrap_node(*listener, listener->name, options_of(1, "guess"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 3);
   leader.join();
 }
 
-TEST(NodeMeeting, ADeadFirstRankIsNamed) {
+TEST(NodeBootstrap, ADeadFirstRankIsNamed) {
   const auto own = NodeListener::open();
   std::string gone;
   { gone = NodeListener::open()->name; }
-  const auto members = bootstrap_node(*own, gone, meeting(1, "secret"));
+  const auto members = bootstrap_node(*own, gone, options_of(1, "secret"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
 }
 
-TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
+TEST(NodeBootstrap, AGuestLearnsOfAnotherThatIsGone) {
   const auto listener = NodeListener::open();
   std::string gone;
   { gone = NodeListener::open()->name; }
   std::thread guest([&] {
-    const auto members = bootstrap_node(*listener, listener->name, meeting(1, "secret"));
+    const auto members = bootstrap_node(*listener, listener->name, options_of(1, "secret"));
     EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
     EXPECT_EQ(members.error().peer_rank, 9);
     EXPECT_THAT(members.error().message(), HasSubstr("rank 3 gave up: rank 9 is gone"));
   });
-  NodeBootstrapOptions options = meeting(0, "secret");
+  NodeBootstrapOptions options = options_of(0, "secret");
   options.listeners = {listener->name, listener->name, gone};
   const auto members = bootstrap_node(*listener, listener->name, options);
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
@@ -184,15 +185,15 @@ ssize_t receive_and_close(int socket) {
   return got;
 }
 
-TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
+TEST(NodeBootstrap, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
   constexpr int kRanks = 80;
   const auto listener = NodeListener::open();
   std::vector<UniqueFd> guests;
   for (int local = 1; local < kRanks; ++local)
-    guests.push_back(knock_as_a_stranger(listener->name, ""));
-  const UniqueFd last = knock_as_a_stranger(listener->name, "let me in");
+    guests.push_back(connect_unauthenticated(listener->name, ""));
+  const UniqueFd last = connect_unauthenticated(listener->name, "let me in");
   std::thread leader([&] {
-    NodeBootstrapOptions options = meeting(0, "secret");
+    NodeBootstrapOptions options = options_of(0, "secret");
     options.ranks.resize(kRanks);
     const auto members = bootstrap_node(*listener, listener->name, options);
     EXPECT_TRUE(members) << members.error().message();
@@ -227,31 +228,31 @@ class AnotherUser {
   pid_t pid_;
 };
 
-TEST(NodeMeeting, AnotherUserWhoKnowsTheTokenGetsNothing) {
+TEST(NodeBootstrap, AnotherUserWhoKnowsTheTokenGetsNothing) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto listener = NodeListener::open();
   const auto other_listener = NodeListener::open();
   AnotherUser thief([&] {
-    const UniqueFd to_door = knock_as_a_stranger(listener->name, "");
-    say_hello(to_door.get(), {});  // the leader may have closed already
-    return receive_and_close(to_door.get()) <= 0;
+    const UniqueFd connection = connect_unauthenticated(listener->name, "");
+    say_hello(connection.get(), {});  // the leader may have closed already
+    return receive_and_close(connection.get()) <= 0;
   });
   std::thread leader([&] {
-    const auto members = bootstrap_node(*listener, listener->name, meeting(0, "secret"));
+    const auto members = bootstrap_node(*listener, listener->name, options_of(0, "secret"));
     EXPECT_TRUE(members) << members.error().message();
   });
   EXPECT_TRUE(thief.was_right());
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
     guests.emplace_back([&, local] {
-      EXPECT_TRUE(bootstrap_node(*other_listener, listener->name, meeting(local, "secret")));
+      EXPECT_TRUE(bootstrap_node(*other_listener, listener->name, options_of(local, "secret")));
     });
   }
   for (std::thread& guest : guests) guest.join();
   leader.join();
 }
 
-TEST(NodeMeeting, ASegmentOfAnotherUserIsNotTaken) {
+TEST(NodeBootstrap, ASegmentOfAnotherUserIsNotTaken) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   int name[2], end[2];
   ASSERT_EQ(pipe(name), 0);
@@ -268,7 +269,7 @@ TEST(NodeMeeting, ASegmentOfAnotherUserIsNotTaken) {
   char text[64] = {};
   ASSERT_GT(read(name_read.get(), text, sizeof text - 1), 0);
   const auto own = NodeListener::open();
-  const auto members = bootstrap_node(*own, text, meeting(1, "secret"));
+  const auto members = bootstrap_node(*own, text, options_of(1, "secret"));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kProtocol);
   EXPECT_EQ(members.error().peer_rank, 3);
@@ -292,7 +293,7 @@ TEST(ShmSegment, IsTakenOnlyWithTheSealsThatKeepItsSize) {
 
 // --- the listener for other nodes ---
 
-PeerListener open_door() {
+PeerListener open_listener() {
   PeerListener listener = *PeerListener::open("127.0.0.1");
   listener.expect("secret", 5, 8);
   return listener;
@@ -305,7 +306,7 @@ std::optional<PeerListener::AcceptedPeer> admit(PeerListener& listener, Duration
 }
 
 TEST(PeerListener, AdmitsARankOfTheGroup) {
-  PeerListener listener = open_door();
+  PeerListener listener = open_listener();
   const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kControl,
                                       Deadline(seconds(5)));
   ASSERT_TRUE(socket) << socket.error().message();
@@ -322,7 +323,7 @@ TEST(PeerListener, OpensOnAPortOfTheRange) {
 }
 
 TEST(PeerListener, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
-  PeerListener listener = open_door();
+  PeerListener listener = open_listener();
   const auto call = [&](const std::string& token, int from, int to) {
     return *connect_to_peer(listener.address(), token, from, to, ConnectionUse::kData,
                             Deadline(seconds(5)));
@@ -343,8 +344,8 @@ TEST(PeerListener, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   }
 }
 
-TEST(PeerListener, SilentStrangersDoNotKeepARankOut) {
-  PeerListener listener = open_door();
+TEST(PeerListener, SilentConnectionsDoNotKeepARankOut) {
+  PeerListener listener = open_listener();
   std::vector<BlockingSocket> silent;
   for (int i = 0; i < 200; ++i) {
     silent.push_back(
@@ -372,7 +373,7 @@ TEST(PeerListener, AHundredRanksMayCallBeforeAnyIsHeard) {
 TEST(PeerListener, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
   // A rank that has connected to all its peers may send before the receiver has connected to
   // all of its own peers.
-  PeerListener listener = open_door();
+  PeerListener listener = open_listener();
   const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kMessages,
                                       Deadline(seconds(5)));
   ASSERT_TRUE(socket);
@@ -384,7 +385,7 @@ TEST(PeerListener, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
 
 TEST(PeerListener, ACallToNobodySaysWhomItWasFor) {
   HostPort address;
-  { address = open_door().address(); }
+  { address = open_listener().address(); }
   const auto socket =
       connect_to_peer(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_FALSE(socket);

@@ -153,18 +153,18 @@ TEST(PlanRendezvous, NamesHaveABound) {
 TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {
   const Rendezvous plan = *plan_rendezvous(with({2, 4}, "node0"));
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kDynamic);
-  EXPECT_EQ(plan.meeting_point, (HostPort{"node0", 29400}));
-  EXPECT_EQ(plan_rendezvous(with({2, 2}, "node0:1234"))->meeting_point.port, 1234);
+  EXPECT_EQ(plan.endpoint, (HostPort{"node0", 29400}));
+  EXPECT_EQ(plan_rendezvous(with({2, 2}, "node0:1234"))->endpoint.port, 1234);
   const Rendezvous v6 = *plan_rendezvous(with({2, 2}, "[fe80::1]:77"));
-  EXPECT_EQ(v6.meeting_point, (HostPort{"fe80::1", 77}));
-  EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->meeting_point.host, "fe80::1");
+  EXPECT_EQ(v6.endpoint, (HostPort{"fe80::1", 77}));
+  EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->endpoint.host, "fe80::1");
 }
 
 TEST(PlanRendezvous, SeveralServicesHaveEachTheirOwnPort) {
   const Result<Rendezvous> plan = plan_rendezvous(with({2, 4}, "r1:1234,[::1]:77,r3"));
   ASSERT_TRUE(plan) << plan.error().message();
   EXPECT_EQ(plan->mode, Rendezvous::Mode::kDynamic);
-  EXPECT_EQ(plan->meeting_point, (HostPort{"r1", 1234}));
+  EXPECT_EQ(plan->endpoint, (HostPort{"r1", 1234}));
   EXPECT_EQ(plan->other_services, (std::vector<HostPort>{{"::1", 77}, {"r3", 29400}}));
   EXPECT_EQ(services_text(*plan), "r1:1234, [::1]:77, r3:29400");
   for (const char* bad : {"r1,", ",r1", "r1,,r2", "r1,r2:0", "r1,r2:x", "r1,r1:29400", "r1,:1"}) {
@@ -206,13 +206,13 @@ TEST(PlanRendezvous, TorchrunsStaticCommandLineMeansItsMaster) {
   options.node_rank = 1;
   Rendezvous plan = *plan_rendezvous(options);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kStatic);
-  EXPECT_EQ(plan.meeting_point, (HostPort{"10.0.0.1", 29500}));
+  EXPECT_EQ(plan.endpoint, (HostPort{"10.0.0.1", 29500}));
   options.master_port = 1234;
-  EXPECT_EQ(plan_rendezvous(options)->meeting_point.port, 1234);
+  EXPECT_EQ(plan_rendezvous(options)->endpoint.port, 1234);
   LaunchOptions explicit_static = with({2, 2}, "node0:5");
   explicit_static.rdzv_backend = "static";
   EXPECT_EQ(plan_rendezvous(explicit_static)->mode, Rendezvous::Mode::kStatic);
-  EXPECT_EQ(plan_rendezvous(explicit_static)->meeting_point.port, 5);
+  EXPECT_EQ(plan_rendezvous(explicit_static)->endpoint.port, 5);
 }
 
 TEST(PlanRendezvous, AGivenMasterPortIsKeptOnASingleNode) {
@@ -220,7 +220,7 @@ TEST(PlanRendezvous, AGivenMasterPortIsKeptOnASingleNode) {
   options.master_port = 29501;
   const Rendezvous plan = *plan_rendezvous(options);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kStatic);
-  EXPECT_EQ(plan.meeting_point, (HostPort{"127.0.0.1", 29501}));
+  EXPECT_EQ(plan.endpoint, (HostPort{"127.0.0.1", 29501}));
 }
 
 TEST(PlanRendezvous, ReadsTimesFromTheConfAndRemarksOnWhatDoesNothing) {

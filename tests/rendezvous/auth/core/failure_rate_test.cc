@@ -38,7 +38,7 @@ TEST_F(FailureRateTest, MoreFailuresDoNotMakeItLonger) {
 
 TEST_F(FailureRateTest, ManyAddressesDoNotPushOutOneThatStillFails) {
   for (std::size_t i = 0; i < 3 * FailureRate::kAddresses; ++i) {
-    for (int twice = 0; twice < 2; ++twice) rate_.note("stranger" + std::to_string(i), now_);
+    for (int twice = 0; twice < 2; ++twice) rate_.note("peer" + std::to_string(i), now_);
     rate_.note("a", now_);
   }
   EXPECT_TRUE(is_blocked());

@@ -41,7 +41,7 @@ TEST_F(HandshakeTurnsTest, CompleteHandshakesAreNotBounded) {
 
 TEST_F(HandshakeTurnsTest, AddressesThatWereQuietAreForgotten) {
   for (int i = 0; i < 5000; ++i) {
-    EXPECT_TRUE(turns_.begin("stranger" + std::to_string(i), now_));
+    EXPECT_TRUE(turns_.begin("peer" + std::to_string(i), now_));
     now_ += milliseconds(10);
   }
   EXPECT_LE(turns_.addresses(), 1025u);

@@ -376,7 +376,7 @@ TEST_F(RestoredTableTest, EndedJobsKeepTheirOrderOverLivesOfTheService) {
 // back.
 TEST_F(JobTableTest, NoJobIsBegunWithoutThoseAnEarlierLifeMayHaveWelcomed) {
   const Duration patience = seconds(4);
-  table_ = JobTable(ServiceOptions{.service_id = "new", .strangers_until = now_ + patience});
+  table_ = JobTable(ServiceOptions{.service_id = "new", .earlier_agents_until = now_ + patience});
   EXPECT_TRUE(find<Wait>(receive(1, hello("j", "a")), 1));
   now_ += patience;
   ASSERT_TRUE(table_.deadline() && *table_.deadline() <= now_);

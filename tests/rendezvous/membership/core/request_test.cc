@@ -219,7 +219,7 @@ class RequestTableTest : public testing::Test {
   JobTable table_{ServiceOptions{}};
 };
 
-TEST_F(RequestTableTest, AStrangersConnectionEndsWithItsAnswer) {
+TEST_F(RequestTableTest, ARequestsConnectionEndsWithItsAnswer) {
   receive(1, testing_support::hello_of("j", "a"));
   const ServiceOutput out = receive(2, request(What::kRestart, "j"));
   ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
@@ -228,7 +228,7 @@ TEST_F(RequestTableTest, AStrangersConnectionEndsWithItsAnswer) {
   EXPECT_EQ(sends<Stop>(out, 1).size(), 1u);
 }
 
-TEST_F(RequestTableTest, AStrangerWhoStopsAJobHearsOfItsEnd) {
+TEST_F(RequestTableTest, AConnectionThatStopsAJobHearsOfItsEnd) {
   receive(1, testing_support::hello_of("j", "a"));
   receive(1, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0)});
   ServiceOutput out = receive(2, request(What::kStop, "j"));

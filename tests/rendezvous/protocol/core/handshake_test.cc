@@ -46,8 +46,8 @@ TEST_F(HandshakeTest, ProvesTheKeyInBothDirections) {
 }
 
 TEST_F(HandshakeTest, WithoutTheKeyNobodyIsLetIn) {
-  AgentHandshake stranger(kOtherKey, knock());
-  const auto proof = stranger.receive(service_.receive(stranger.knock()).answer);
+  AgentHandshake unauthenticated(kOtherKey, knock());
+  const auto proof = unauthenticated.receive(service_.receive(unauthenticated.knock()).answer);
   EXPECT_THAT(refusal(service_.receive(std::get<Proof>(*proof))),
               HasSubstr("is not the key that this service has for job 'job'"));
   EXPECT_TRUE(service_.is_closed());

@@ -19,7 +19,7 @@ import stat
 import time
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from ddprun._checkpoint_names import (MAX_MANIFEST_BYTES, UNREAD_SUFFIX, BeyondReaderError,
+from ddprun._checkpoint.names import (MAX_MANIFEST_BYTES, UNREAD_SUFFIX, BeyondReaderError,
                                       CheckpointError, DamagedError, DirectoryTakenError, Manifest,
                                       UnsupportedError, WrittenFile, announced_steps, data_name,
                                       decode_manifest, encode_manifest, leftovers, manifest_name,

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any, Callable, Iterator, Mapping, Optional
 
-from ddprun._checkpoint_names import (BeyondReaderError, CheckpointError, DamagedError,
+from ddprun._checkpoint.names import (BeyondReaderError, CheckpointError, DamagedError,
                                       DirectoryTakenError, UnsupportedError)
 from ddprun._environment import Environment, of_ddprun
 from ddprun._progress import long_wait

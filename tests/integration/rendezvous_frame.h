@@ -15,7 +15,7 @@
 
 namespace ddprun::testing_support {
 
-class MeetingTest : public LauncherTest {
+class RendezvousTest : public LauncherTest {
  protected:
   std::unique_ptr<ChildProcess> start_rendezvous(const Arguments& options,
                                                  Variables more = {}) const {

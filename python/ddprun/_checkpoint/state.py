@@ -14,8 +14,8 @@ import os
 import re
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from ddprun._checkpoint_directory import CheckpointDirectory, system_error
-from ddprun._checkpoint_names import CheckpointError, Manifest, is_sharded
+from ddprun._checkpoint.directory import CheckpointDirectory, system_error
+from ddprun._checkpoint.names import CheckpointError, Manifest, is_sharded
 from ddprun._sampler import DistributedSampler
 from ddprun._save import own_cuda_device
 
