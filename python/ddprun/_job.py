@@ -87,7 +87,17 @@ class JobStatus:
 
 @dataclasses.dataclass(frozen=True)
 class LogLine:
-    """A line that a worker has written: its rank, ``stdout`` or ``stderr``, and the text."""
+    """A line that a worker has written.
+
+    Attributes
+    ----------
+    rank : int
+        The rank of the worker.
+    stream : str
+        ``stdout`` or ``stderr``.
+    line : str
+        The text.
+    """
 
     rank: int
     stream: str

@@ -87,7 +87,15 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True)
 class MaybeSaved:
-    """What `CheckpointManager.maybe_save` has done: whether it saved, and whether to leave."""
+    """What `CheckpointManager.maybe_save` has done.
+
+    Attributes
+    ----------
+    saved : bool
+        Whether it saved.
+    leave : bool
+        Whether every rank is to end with 0.
+    """
 
     saved: bool
     leave: bool
@@ -323,6 +331,13 @@ class CheckpointManager:
 
         Call it after each step. A save that the launcher asked for (``--checkpoint-signal``) is on
         the disk when it returns. Then ``leave`` is true, and every rank ends with 0.
+
+        Parameters
+        ----------
+        step
+            The number of steps done so far.
+        state
+            What to save.
         """
         goes_on = self._leaves
         if goes_on and not self._is_warned_of_leave and self._ranks.rank == 0:
@@ -513,6 +528,11 @@ class CheckpointManager:
         All ranks take the same one. Damaged ones are passed over; ``Restored.skipped`` says which
         and why. Make DistributedDataParallel before, because its constructor makes everything rank
         0's.
+
+        Parameters
+        ----------
+        state
+            What to fill. Its objects get the values that were saved.
 
         Raises
         ------

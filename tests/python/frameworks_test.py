@@ -1,9 +1,11 @@
-"""Tests the callbacks with the real Lightning and transformers, launch with cloudpickle, and the
-backend "ddprun" with programs by others: each gives the same results as with gloo.
+"""Tests the callbacks with the real Lightning and transformers, launch with cloudpickle, and
+`ddprun stacks` with py-spy. The backend "ddprun" runs programs by others, and each gives the same
+results as with gloo.
 
 argv[2]: a folder for a virtual environment, which is kept. It has the frameworks from the package
 index, and the PyTorch of this python.
 """
+import os
 import pathlib
 import re
 import signal
@@ -14,7 +16,7 @@ import venv
 import frame
 
 PACKAGES = ["lightning>=2", "pytorch_lightning>=2", "transformers", "accelerate", "cloudpickle",
-            "torchdata"]
+            "torchdata", "py-spy"]
 LIGHTNING = """
     import importlib, logging, os, sys, warnings
     warnings.simplefilter("ignore")
@@ -303,14 +305,38 @@ print("ended at", trainer.global_step)
         self.assertIn("\nOdd one\n", said)
         self.assertTrue(said.endswith("\n7\n"), said)
 
+    def test_stacks_shows_the_functions_of_python_and_their_native_calls(self):
+        script = self.script("""
+            import os, signal
+            def read_batch():
+                print("waits", flush=True)
+                signal.sigwait([signal.SIGUSR2])
+            def save():
+                read_batch()
+            def train(rank):
+                save() if rank == 1 else read_batch()
+            train(int(os.environ["RANK"]))
+        """)
+        job = self.job(["--nproc-per-node=3", script], PYTHON_EXEC=PYTHON,
+                       PATH=f"{environment / 'bin'}:{os.environ['PATH']}")
+        job.read_until(r"waits$", 3)
+        said = frame.run([frame.DDPRUN, "stacks", str(job.process.pid)])
+        native = r"    \S*sigwait\S* .*\n"
+        self.assertRegex(said, r"^ranks 0,2: .*\n(?:    .*\n)*"
+                         r"    train \(.*train\.py:9\)\n    read_batch \(.*train\.py:5\)\n"
+                         rf"(?:    .*\n)*{native}")
+        self.assertRegex(said, r"\nrank 1: .*\n(?:    .*\n)*    save \(.*train\.py:7\)\n"
+                         rf"    read_batch \(.*train\.py:5\)\n(?:    .*\n)*{native}")
+
 
 environment = pathlib.Path(sys.argv.pop(1))
 PYTHON = str(environment / "bin/python")
-if not (environment / "complete").exists():
+complete = environment / "complete"  # has the packages
+if not complete.exists() or complete.read_text() != " ".join(PACKAGES):
     venv.create(environment, with_pip=True, clear=True)
     [packages] = environment.glob("lib/python3*/site-packages")
     torch_is_in = next(path for path in sys.path if (pathlib.Path(path) / "torch").is_dir())
     (packages / "torch.pth").write_text(torch_is_in)
     subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    (environment / "complete").touch()
+    complete.write_text(" ".join(PACKAGES))
 frame.main()

@@ -1,6 +1,7 @@
 """Tests what is true of the package as a whole: its version, what its import costs, and that
 `python -m ddprun` is the program."""
 import ast
+import dataclasses
 import inspect
 import re
 import shutil
@@ -42,17 +43,24 @@ class Package(frame.Test):
         with self.assertRaisesRegex(AttributeError, "no attribute 'bogus'"):
             ddprun.bogus
 
-    def test_the_docstring_of_a_public_function_has_its_parameters(self):
-        sampler = ddprun.checkpoint.DistributedSampler
-        public = [*(getattr(ddprun, name) for name in ddprun.__all__),
-                  *(value for name, value in vars(sampler).items() if not name.startswith("_"))]
+    def test_docstrings_have_the_parameters_and_the_fields(self):
+        public = [getattr(module, name) for module in (ddprun, ddprun.checkpoint)
+                  for name in module.__all__]
+        classes = [one for one in public if inspect.isclass(one)]
         functions = [one for one in public if inspect.isfunction(one)]
-        self.assertGreater(len(functions), 10)
+        functions += [getattr(one, name) for one in classes for name in vars(one)
+                      if not name.startswith("_") and inspect.isroutine(getattr(one, name))]
+        self.assertGreater(len(functions), 25)
         for function in functions:
             with self.subTest(function.__qualname__):
                 text = inspect.getdoc(function)
-                if set(inspect.signature(function).parameters) - {"self"}:
-                    self.assertIn("Parameters\n----------\n", text)
+                for name in set(inspect.signature(function).parameters) - {"self"}:
+                    self.assertRegex(text, rf"(?s)Parameters\n----------\n.*\b{name}\b")
+        for one in filter(dataclasses.is_dataclass, classes):
+            with self.subTest(one.__qualname__):
+                for field in dataclasses.fields(one):
+                    self.assertRegex(inspect.getdoc(one),
+                                     rf"(?s)(Attributes|Parameters)\n-----.*\b{field.name}\b")
 
 
 class Program(frame.Test):

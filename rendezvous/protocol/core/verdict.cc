@@ -1,6 +1,7 @@
 #include "rendezvous/protocol/core/verdict.h"
 
 #include <cctype>
+#include <csignal>
 
 namespace ddprun {
 namespace {
@@ -54,7 +55,9 @@ bool is_same_failure(const WorkerEnd& end, const WorkerEnd& first) {
   if (!is_of_process(end) || !is_of_process(first)) return false;
   if (end.blames >= 0 || first.blames >= 0) return false;
   const bool is_alike = end.kind == first.kind && end.code == first.code;
-  if (!is_alike && !end.after_stop) return false;
+  // SIGKILL cannot be caught: the last line of its process is of something else.
+  const bool has_said_why = first.kind != EndKind::kSignaled || first.code != SIGKILL;
+  if (end.after_stop ? !has_said_why : !is_alike) return false;
   const std::string words = words_of(first);
   return !words.empty() && words_of(end) == words;
 }

@@ -59,7 +59,7 @@ void infer_cause(Verdict& verdict);
 // Returns true if `end` is a failure of its own with the same text as `first`: if all ranks raise
 // the same exception, none of them is a victim. The text is the message of the error file, or else
 // the last line on stderr. Numbers may differ. A rank that printed the same text and was then
-// stopped counts.
+// stopped counts, unless `first` was killed by SIGKILL.
 bool is_same_failure(const WorkerEnd& end, const WorkerEnd& first);
 
 }  // namespace ddprun

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs PyTorch's own tests of process groups (DistributedTest) on the backend "ddprun".
+"""Runs PyTorch's own tests of process groups (DistributedTest) with gloo and with the backend
+"ddprun": what passes with gloo must pass, and what gloo does not skip must not be skipped.
 
     pytorch_suite.py LIBRARY_DIR WORLD_SIZE [unittest arguments]
 
-The suite believes that its backend is gloo, so it runs what it runs for gloo, and skips no test
-that gloo does not skip. Each rank is a forked process. Needs the module expecttest, which the
-suite uses; exits with 77 (skipped) without it.
+The suite believes that its backend is gloo, so it runs what it runs for gloo. Each rank is a forked
+process. Needs the module expecttest, which the suite uses; exits with 77 (skipped) without it.
 """
+import collections
 import functools
 import os
 import shutil
@@ -34,14 +35,14 @@ EXCEPTIONS = {
 
 
 def with_ours(function):
-    """Returns the function with our backend wherever a caller asks for gloo."""
+    """Returns the function with the backend under test wherever a caller asks for gloo."""
 
     @functools.wraps(function)
     def call(*args, **named):
-        ours = {"gloo": "ddprun"}
+        ours = {"gloo": Suite.tested}
         args = [ours.get(one, one) if isinstance(one, str) else one for one in args]
         if named.get("backend") == "gloo":
-            named["backend"] = "ddprun"
+            named["backend"] = Suite.tested
         return function(*args, **named)
 
     return call
@@ -51,13 +52,54 @@ dist.init_process_group = with_ours(dist.init_process_group)
 dist.new_group = with_ours(dist.new_group)
 
 
-class PyTorchSuite(distributed_test.TestDistBackend,
-                   distributed_test.DistributedTest._DistTestBase):
+class Suite(distributed_test.TestDistBackend,
+            distributed_test.DistributedTest._DistTestBase):
+    tested = "gloo"  # a backend
+
     def setUp(self):
         super().setUp()
-        if self._testMethodName in EXCEPTIONS:
-            self.skipTest(EXCEPTIONS[self._testMethodName])
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+
+def outcome(name, backend):
+    """Runs a test of the suite. Returns passed, skipped or failed, and the reason."""
+    Suite.tested = backend
+    result = unittest.TestResult()
+    Suite(name).run(result)
+    if result.skipped:
+        return "skipped", result.skipped[0][1]
+    if result.wasSuccessful():
+        return "passed", ""
+    return "failed", (result.errors + result.failures)[0][1]
+
+
+class PyTorchSuite(unittest.TestCase):
+    """Has each test of the suite, with both backends."""
+
+    counts = collections.Counter()
+
+    @classmethod
+    def tearDownClass(cls):
+        print("\n" + "\n".join(f"{count} {text}" for text, count in sorted(cls.counts.items())))
+
+    def compare(self):
+        name = self._testMethodName
+        with_gloo, why = outcome(name, "gloo")
+        ours, trouble = outcome(name, "ddprun")
+        self.counts[f"{with_gloo} with gloo, {ours} with ddprun"] += 1
+        if name in EXCEPTIONS:
+            self.assertEqual((with_gloo, ours), ("passed", "failed"), "it is no exception")
+            self.skipTest(EXCEPTIONS[name])
+        if with_gloo == "skipped":
+            self.assertEqual((ours, trouble), (with_gloo, why))
+            self.skipTest(why)
+        if with_gloo == "failed" and ours != "skipped":
+            self.skipTest(f"it fails with gloo: {why}")
+        self.assertEqual(ours, "passed", trouble)
+
+
+for name in unittest.TestLoader().getTestCaseNames(Suite):
+    setattr(PyTorchSuite, name, PyTorchSuite.compare)
 
 
 if __name__ == "__main__":
@@ -66,6 +108,6 @@ if __name__ == "__main__":
     for name in ("barrier", "test_dir", "init_dir"):
         os.mkdir(os.path.join(FOLDER, name))
     try:
-        unittest.main()
+        unittest.main(defaultTest="PyTorchSuite")
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)

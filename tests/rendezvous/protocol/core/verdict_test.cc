@@ -56,6 +56,17 @@ TEST(SameFailure, WhoSaidTheSameAndWasThenStoppedFailedToo) {
   EXPECT_FALSE(is_same_failure(stopped, first)) << "another one killed it";
 }
 
+TEST(SameFailure, TheLastLineOfAKilledRankSaysNothingOfItsEnd) {
+  const WorkerEnd first{
+      .kind = EndKind::kSignaled, .code = SIGKILL, .stderr_tail = {"Warning: deprecated"}};
+  WorkerEnd stopped = first;
+  EXPECT_TRUE(is_same_failure(stopped, first)) << "both were killed";
+  stopped.after_stop = true;
+  EXPECT_FALSE(is_same_failure(stopped, first));
+  stopped.code = SIGTERM;
+  EXPECT_FALSE(is_same_failure(stopped, first));
+}
+
 TEST(SameFailure, AVictimIsNone) {
   WorkerEnd victim = raised("rank 1 is gone");
   victim.blames = 1;
