@@ -6,6 +6,8 @@
 #include <functional>
 #include <string_view>
 
+#include "base/concat.h"
+#include "base/missing_value.h"
 #include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
@@ -123,9 +125,10 @@ std::vector<Option> options_of(What what) {
 Error unknown_option(What what, const std::vector<Option>& options, const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options) names.push_back(one.name);
-  return invalid_argument("'ddprun " + std::string(enum_name(kUserRequestWords, what)) +
-                          "' has no option " + given +
-                          guess_at_option(with_dashes(given), names, "; its --help lists them"));
+  const std::string help =
+      concat("; ddprun ", enum_name(kUserRequestWords, what), " --help lists them");
+  return invalid_argument("unknown option " + given +
+                          guess_at_option(with_dashes(given), names, help));
 }
 
 // Returns whether the word names a saved flight record. Job ids look different.
@@ -195,7 +198,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     } else if (i + 1 < arguments.size()) {
       text = arguments[++i];
     } else {
-      return invalid_argument("a value is missing: " + name + " " + option->placeholder);
+      return missing_value(name, option->placeholder);
     }
     // An empty variable in a script must not turn a request to a service into one to this host.
     if (text.empty()) {

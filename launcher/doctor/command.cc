@@ -9,6 +9,7 @@
 
 #include "base/exit_codes.h"
 #include "base/fail.h"
+#include "base/missing_value.h"
 #include "base/nearest_word.h"
 #include "base/result.h"
 #include "base/version.h"
@@ -73,11 +74,11 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
     } else if (argument == "--help" || argument == "-h") {
       line.help = true;
     } else if (argument == kLibtorch) {
-      if (i + 1 == arguments.size()) return invalid_argument("needs a value").within(kLibtorch);
+      if (i + 1 == arguments.size()) return missing_value(kLibtorch, "DIR");
       line.request.libtorch = arguments[++i];
     } else if (argument.starts_with(std::string(kLibtorch) + "=")) {
       line.request.libtorch = argument.substr(kLibtorch.size() + 1);
-      if (line.request.libtorch.empty()) return invalid_argument("needs a value").within(kLibtorch);
+      if (line.request.libtorch.empty()) return missing_value(kLibtorch, "DIR");
     } else {
       others.push_back(argument);
       const Result<const OptionSpec*> option = option_of(argument);

@@ -12,6 +12,7 @@
 #include "base/concat.h"
 #include "base/counted.h"
 #include "base/host_port.h"
+#include "base/missing_value.h"
 #include "base/nearest_word.h"
 #include "base/small_file.h"
 #include "base/worker_env.h"
@@ -77,9 +78,7 @@ Result<Scanned> scan(const std::vector<std::string>& arguments) {
       LaunchOptions unused;
       if (text->empty()) return option->set(unused, "").error().within("--" + option->name);
     } else if (!text) {
-      if (++i == arguments.size()) {
-        return invalid_argument("--" + option->name + " needs a value");
-      }
+      if (++i == arguments.size()) return missing_value("--" + option->name, option->placeholder);
       text = arguments[i];
     }
     scanned.texts[option->name].push_back(std::move(*text));

@@ -126,7 +126,7 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
     }
     return errno == EACCES ? refusal_of(path, way) : errno_text(errno);
   }
-  if (S_ISDIR(info.st_mode)) return "it is a directory";
+  if (S_ISDIR(info.st_mode)) return "it is a directory; give the path of a file";
   if (access(path.c_str(), way) != 0) {
     return errno == EACCES ? refusal_of(path, way) : errno_text(errno);
   }

@@ -127,7 +127,7 @@ def _reduced_type_of(tensors):
 
 def _require_counts(first, second):
     if len(first) != len(second):
-        raise ValueError(f"there are {len(first)} outputs for {len(second)} inputs")
+        raise ValueError(f"outputs: invalid length {len(first)} (expected {len(second)})")
 
 
 def _require_one(tensors):
@@ -157,7 +157,7 @@ def _buffers(tensors):
 def _parts(tensor, count):
     """Returns the buffers of `count` equal parts of a contiguous tensor."""
     if tensor.numel() % count:
-        raise ValueError(f"a tensor of {tensor.numel()} elements has no {count} equal parts")
+        raise ValueError(f"tensor: invalid size {tensor.numel()} (expected {count} equal parts)")
     size = tensor.nbytes // count
     begin = tensor.data_ptr()
     return b"".join([_pack(begin + i * size, size) for i in range(count)])

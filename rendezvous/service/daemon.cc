@@ -14,6 +14,7 @@
 
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
+#include "base/missing_value.h"
 #include "base/nearest_word.h"
 #include "base/version.h"
 #include "rendezvous/net/listen.h"
@@ -110,7 +111,9 @@ Error misuse(const CLI::App& app, const CLI::ParseError& error) {
     return unexpected(app);
   }
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
-    return invalid_argument(text.substr(0, text.find(':')) + " needs a value; see --help");
+    const std::string name = text.substr(0, text.find(':'));
+    const CLI::Option* option = app.get_option_no_throw(name);
+    return missing_value(name, option ? option->get_type_name() : "see --help");
   }
   // "Could not convert: --switch = value"
   const std::size_t equals = text.rfind(" = ");
@@ -144,7 +147,7 @@ int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
     if (const std::optional<int> code = daemon.instead()) return *code;
   }
   if (listen.empty()) {
-    return fail(daemon.name, invalid_argument("--listen HOST:PORT is required"), ExitCode::kUsage);
+    return fail(daemon.name, missing_value("--listen", "HOST:PORT"), ExitCode::kUsage);
   }
   const Result<HostPort> address = parse_host_port(listen);
   if (!address) {

@@ -156,7 +156,7 @@ TEST_F(LogsByServiceTest, TellsTheLastLinesOfAllNodesOrOfARank) {
             "{\"line\":\"rank 0 bad\",\"rank\":0,\"stream\":\"stderr\"}\n");
   const CommandResult no_rank = ask({"logs", "--rank=2", "train"});
   EXPECT_EQ(no_rank.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(no_rank.err, HasSubstr("there is no rank 2: ranks are 0 to 1"));
+  EXPECT_THAT(no_rank.err, HasSubstr("--rank: invalid value '2' (expected 0 to 1)"));
   const CommandResult no_job = ask({"logs", "-f", "other"});
   EXPECT_EQ(no_job.code, to_int(ExitCode::kNoJob));
   EXPECT_THAT(no_job.err, HasSubstr("this service has no job 'other'"));

@@ -110,9 +110,9 @@ TEST_F(ControlTest, OfSeveralJobsOneHasToBeNamed) {
 
 TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
   const std::vector<std::pair<Arguments, std::string>> bad{
-      {{"status", "--bogus"}, "has no option --bogus"},
+      {{"status", "--bogus"}, "unknown option --bogus"},
       {{"logs", "--rank=x"}, "--rank: invalid value 'x' (expected a rank"},
-      {{"logs", "-n"}, "a value is missing: -n N"},
+      {{"logs", "-n"}, "-n: the value is missing (expected N)"},
       {{"signal"}, "the signal is missing"},
       {{"signal", "BOGUS"}, "signal: invalid value 'BOGUS' (expected USR1"},
       {{"stop", "one", "two"}, "'ddprun stop' takes one job"},
@@ -220,7 +220,7 @@ TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
   EXPECT_TRUE(job->wait_for_out("rank 0 got USR1") && job->wait_for_out("rank 1 got USR1"));
   EXPECT_THAT(job->out(), Not(HasSubstr("rank 0 got USR2")));
   EXPECT_THAT(run_ddprun({"signal", "--rank=2", "USR1"}).err,
-              HasSubstr("there is no rank 2: ranks are 0 to 1"));
+              HasSubstr("--rank: invalid value '2' (expected 0 to 1)"));
   let_go();
   EXPECT_EQ(job->wait(), 0);
 }

@@ -64,7 +64,7 @@ class RunningProgram : public RunningDdpStore {
 
 TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "--listen HOST:PORT is required"},
+      {{}, "--listen: the value is missing .expected HOST:PORT."},
       {{"--bogus"}, ".*--bogus.*"},
       {{"--listen"}, "--listen.*"},
       {{"--listen", "127.0.0.1"}, "--listen: invalid value '127.0.0.1' .expected HOST:PORT."},

@@ -341,7 +341,7 @@ TEST(DoctorCommandLine, SaysInOneLineWhatIsWrongWithIt) {
       {"ddprun doctor: error: unknown option --rdzv-endpont: did you mean --rdzv-endpoint?\n",
        {"--rdzv-endpont=a"}},
       {"ddprun doctor: error: unknown option --jsn: did you mean --json?\n", {"--jsn"}},
-      {"ddprun doctor: error: --libtorch: needs a value\n", {"--libtorch"}},
+      {"ddprun doctor: error: --libtorch: the value is missing (expected DIR)\n", {"--libtorch"}},
       {"ddprun doctor: error: --version, --print-config and --dry-run are not for doctor\n",
        {"--dry-run"}},
   };

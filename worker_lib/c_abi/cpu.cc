@@ -189,19 +189,21 @@ class Check {
                    });
   }
   Check& root(int root) {
-    return require(root >= 0 && root < size_,
-                   [&] { return concat("root ", root, " is no rank of a group of ", size_); });
+    return require(root >= 0 && root < size_, [&] {
+      return concat("root: invalid value ", root, " (expected 0 to ", size_ - 1, ")");
+    });
   }
   Check& partner(int partner) {
     return require(partner >= 0 && partner < size_ && partner != rank_, [&] {
-      return concat("rank ", partner, " is no other rank of a group of ", size_);
+      return concat("rank: invalid value ", partner, " (expected another rank, 0 to ", size_ - 1,
+                    ")");
     });
   }
   template <class Buffers>
   Check& whole_elements(const Buffers& buffers) {
     for (const auto& one : buffers) {
       require(bytes_ > 0 && one.size() % bytes_ == 0, [&] {
-        return concat("a buffer of ", one.size(), " bytes has no whole number of elements");
+        return concat("buffer: invalid size of ", one.size(), " bytes (expected whole elements)");
       });
     }
     return *this;

@@ -321,7 +321,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
        "--checkpoint-signal: invalid value 'KILL' (expected USR1, USR2, TERM, HUP"},
       {{"--no-restart-on=2,x", "p"},
        "--no-restart-on: invalid value 'x' (expected an exit code from 1 to 255"},
-      {{"--nnodes"}, "--nnodes needs a value"},
+      {{"--nnodes"}, "--nnodes: the value is missing (expected "},
       {{"--signals-to-handle=SIGTERM,FOO", "p"},
        "--signals-to-handle: invalid value 'FOO' (expected signals"},
       {{"--nprocs=2", "p"}, "did you mean --nproc-per-node"},

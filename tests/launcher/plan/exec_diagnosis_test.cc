@@ -64,7 +64,7 @@ TEST_F(ExecDiagnosis, AnInterpreterThatIsNotThereIsNamed) {
 
 TEST_F(ExecDiagnosis, SaysWhatIsInTheWay) {
   std::filesystem::create_directory(directory_ / "folder");
-  EXPECT_EQ(trouble("./folder"), "it is a directory");
+  EXPECT_EQ(trouble("./folder"), "it is a directory; give the path of a file");
   write("plain", "x", 0644);
   EXPECT_THAT(trouble("./plain"), HasSubstr("not executable; chmod +x"));
   if (geteuid() == 0) return;  // root can enter every directory

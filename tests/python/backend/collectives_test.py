@@ -496,7 +496,7 @@ class Collectives(unittest.TestCase):
         for told in run(2, refuse_lists):
             for text in told[:3]:
                 self.assertIn("tensors of one type", text)
-            self.assertEqual(told[3:], ["there are 1 outputs for 2 inputs"] * 3)
+            self.assertEqual(told[3:], ["outputs: invalid length 1 (expected 2)"] * 3)
 
     def test_overloads(self):
         self.assertEqual(run(2, use_overloads), [True] * 2)

@@ -252,10 +252,11 @@ TEST(CpuAbi, RefusesWrongArgumentsAndTheGroupGoesOn) {
                "unknown element type 99");
     is_refused(DDPRUN_CPU(all_reduce)(group, &odd, 1, kF32, kSum, kPatience, nullptr), "7 bytes");
     is_refused(DDPRUN_CPU(broadcast)(group, &buffer, 1, kF32, 2, kPatience, nullptr),
-               "root 2 is no rank of a group of 2");
+               "root: invalid value 2 (expected 0 to 1)");
     is_refused(DDPRUN_CPU(all_gather)(group, &buffer, 1, unequal, kF32, kPatience, nullptr),
                "buffers differ in size: 7 and 16 bytes");
-    is_refused(DDPRUN_CPU(send)(group, &buffer, 2, 0, kPatience, nullptr), "rank 2");
+    is_refused(DDPRUN_CPU(send)(group, &buffer, 2, 0, kPatience, nullptr),
+               "rank: invalid value 2 (expected another rank, 0 to 1)");
     EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_OK);
   });
 }

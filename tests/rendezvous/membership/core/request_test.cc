@@ -121,7 +121,7 @@ TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {
   signal.rank = Rank(4);
   answer = ask(signal);
   EXPECT_FALSE(answer.done);
-  EXPECT_EQ(answer.text, "there is no rank 4: ranks are 0 to 3");
+  EXPECT_EQ(answer.text, "--rank: invalid value '4' (expected 0 to 3)");
 }
 
 TEST_F(MembershipRequestTest, NobodyIsSignalledWhereANodeCannotBeReached) {
@@ -335,7 +335,7 @@ TEST_F(OutputRequestTest, OfARankGoesToItsNodeAlone) {
   EXPECT_EQ(sends<TellOutput>(out, 1).size() + sends<TellOutput>(out, 2).size(), 1u);
   const Answer refused = answer(receive(8, logs(false, Rank(2))), 8);
   EXPECT_FALSE(refused.done || refused.more);
-  EXPECT_EQ(refused.text, "there is no rank 2: ranks are 0 to 1");
+  EXPECT_EQ(refused.text, "--rank: invalid value '2' (expected 0 to 1)");
 }
 
 TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
