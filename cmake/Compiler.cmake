@@ -86,11 +86,15 @@ elseif(DDPRUN_SANITIZE)
 endif()
 
 # ddprun_library(NAME SOURCES... [LINKS targets...]): a static library of ddprun. Includes are
-# written from the repository root, so that a path names its layer.
+# written from the repository root, so that a path names its layer. A folder whose rooms share a
+# precompiled header names it in ddprun_rooms_pch.
 function(ddprun_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${DDPRUN_UNITY})
+  if(TARGET "${ddprun_rooms_pch}")
+    target_precompile_headers(${name} REUSE_FROM ${ddprun_rooms_pch})
+  endif()
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(${name}
     PUBLIC ${arg_LINKS}
