@@ -311,8 +311,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   // Asks the service at this address, too, that a standby has named. Only a service that proves its
   // identity may come from a stranger's word.
-  void learn(const std::string& leader) {
-    const bool must_prove = !options_.key.empty() || options_.tls || options_.demands_proof;
+  void learn(const std::string& leader, std::size_t from) {
+    const bool must_prove = !options_.key.empty() || options_.tls || options_.demands_proof ||
+                            (options_.is_own && from == 0);
     const Result<HostPort> address = parse_host_port(leader);
     if (!must_prove || !address || address->host.empty()) return;
     if (add_target({.address = *address, .name = address->host}))
@@ -548,7 +549,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     perform(link_.received(message, BootClock::now()));
     const Silence* silence = std::get_if<Silence>(&message);
     if (!silence) return;
-    learn(silence->leader);
+    learn(silence->leader, welcomed_at_);
     if (chosen_ && targets_.size() > 1) ended(chosen_, {How::kBroken, silence->reason});
   }
 
@@ -569,7 +570,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   // Handles a service that will be silent. Another one may lead, or this one later.
   void put_off(ContactPtr contact, const Silence& silence) {
-    learn(silence.leader);
+    learn(silence.leader, contact->target);
     const bool is_only_one = targets_.size() == 1 && contact->rest.empty();
     if (silence.leader.empty() || is_only_one) {
       perform(link_.received(silence, BootClock::now()));

@@ -336,6 +336,11 @@ ddprun --nnodes=1-4 true
 ddprun --nnodes=1000000 true
 ddprun --node-rank=-1 true
 ddprun --rdzv-backend=etcd true
+ddprun --rdzv-backend=zookeeper true
+ddprun --rdzv-backend=etcd-v2 --rdzv-endpoint=e1,,e2 true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=ftp true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=cacert=ca.pem true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=https,cacert=none.pem true
 ddprun --nnodes=2 --rdzv-endpoint=node0:port true
 ddprun --nnodes=2 --rdzv-endpoint=node0: true
 ddprun --nnodes=2 --rdzv-endpoint=node0:70000 true

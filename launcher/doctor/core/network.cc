@@ -347,6 +347,52 @@ std::optional<Finding> judge_services(const DoctorFacts& facts) {
   return finding;
 }
 
+// A leader must write before it decides. Its lease is 2 s.
+constexpr Duration kSlowWrite = std::chrono::milliseconds(50);
+constexpr Duration kVerySlowWrite = std::chrono::milliseconds(400);
+
+std::optional<Finding> judge_etcd(const DoctorFacts& facts) {
+  if (!facts.network.etcd) return std::nullopt;
+  const EtcdFacts& etcd = *facts.network.etcd;
+  std::vector<std::string> troubles;
+  std::string version;
+  Finding finding;
+  for (const EtcdMember& one : etcd.members) {
+    const std::string trouble =
+        one.trouble.empty() && !one.has_leader ? "it has no leader" : one.trouble;
+    finding.details.emplace_back(to_text(one.address), seconds_of(one.took));
+    if (version.empty()) version = one.version;
+    if (!trouble.empty()) troubles.push_back(to_text(one.address) + ": " + trouble);
+  }
+  finding.details.emplace_back("version", version);
+  finding.seen = "etcd" + (version.empty() ? "" : " " + version) + ": " +
+                 std::to_string(etcd.members.size() - troubles.size()) + " of " +
+                 std::to_string(etcd.members.size()) + " given members answer";
+  if (!troubles.empty()) finding.seen += "; " + joined(troubles, "; ");
+  if (etcd.write_took) finding.seen += "; a durable write takes " + to_text(*etcd.write_took);
+  constexpr auto kNobodyLeads = "no node can run the service: all wait, then give up";
+  if (!etcd.alarms.empty()) {
+    finding.seen += "; alarm " + joined(etcd.alarms);
+    finding.rate(kProblem, kNobodyLeads,
+                 "etcd writes nothing: `etcdctl alarm list`; after NOSPACE compact, defragment, "
+                 "then `etcdctl alarm disarm`");
+  } else if (!etcd.write_took) {
+    finding.seen += "; a write fails: " + etcd.write_trouble;
+    finding.rate(
+        kProblem, kNobodyLeads,
+        "`etcdctl endpoint health --cluster` shows what is wrong; ddprun needs etcd 3.4 or "
+        "later, of which more than half of the members run");
+  } else if (*etcd.write_took >= kVerySlowWrite) {
+    finding.rate(kProblem, "the leader changes again and again", "give etcd a faster disk");
+  } else if (*etcd.write_took >= kSlowWrite) {
+    finding.rate(kWarning, "each restart of the job takes longer", "give etcd a faster disk");
+  } else if (!troubles.empty()) {
+    finding.rate(kWarning, "the loss of another member may stop the job",
+                 "repair these members, or correct --rdzv-endpoint");
+  }
+  return finding;
+}
+
 // --- addresses -----------------------------------------------------------------------------------
 
 std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
@@ -524,6 +570,7 @@ std::vector<Check> network_checks() {
           {"endpoint-reach", judge_endpoint_reach},
           {"service", judge_service},
           {"services", judge_services},
+          {"etcd", judge_etcd},
           {"endpoint-port", judge_endpoint_port},
           {"port-range", judge_port_range},
           {"source-address", judge_source_address},
