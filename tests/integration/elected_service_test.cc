@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/joined.h"
 #include "tests/integration/meeting_frame.h"
 #include "tests/support/etcd_cluster.h"
 
@@ -26,7 +27,7 @@ class ElectedService : public MeetingTest {
   }
 
   std::unique_ptr<ChildProcess> agent(const std::string& nodes, const std::string& script) {
-    return start({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + joined(endpoints_, ","),
+    return start({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + ddprun::joined(endpoints_, ","),
                   "--rdzv-id=team/job", "--nnodes=" + nodes, "--max-restarts=2", "--lease=3",
                   "--rdzv-conf=last_call_timeout=0.5", "sh", "-c", script});
   }
