@@ -144,7 +144,7 @@ class Agent {
     }
     over_ = true;
     // The service names another node only if it runs in no node's process.
-    const bool has_service = rendezvous_.server() != nullptr;
+    const bool has_service = rendezvous_.has_only_service();
     time_limit_.close();
     report_.end(exit_code_, is_first_node());
     store_.close();

@@ -33,6 +33,14 @@ constexpr Duration kPortIsGivenBack = std::chrono::seconds(3);
 // The embedded service waits at most this long for the other agents to receive the verdict and
 // leave.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
+// With etcd, the nodes with the first ranks stand for leader, and any node that finds no leader.
+// Before it stands, it waits a random part of this time for each node that the job may have. An
+// election takes a few ms, so few of a thousand nodes stand.
+constexpr int kStanding = 3;
+constexpr Duration kLookPause = std::chrono::milliseconds(2);
+constexpr Duration kLongestLook = std::chrono::seconds(2);
+// etcd removes what it has of a job when its nodes are gone for this time.
+constexpr Duration kVerdictLives = std::chrono::hours(24);
 
 // Returns the addresses from which workers of this node may connect to others, at most
 // kMaxAddresses.
@@ -69,6 +77,19 @@ const SocketAddress* find_local(const std::vector<SocketAddress>& addresses) {
   return found == addresses.end() ? nullptr : &*found;
 }
 
+// Returns the address of this host on the way to the first of these that has an address. A name of
+// this host may mean loopback here only, so then it is the likeliest other one.
+std::string address_towards(const std::vector<HostPort>& hosts) {
+  for (const HostPort& host : hosts) {
+    const Result<std::vector<SocketAddress>> found = resolve(host, kResolveTimeout);
+    if (!found) continue;
+    const std::string source = source_address_towards(found->front());
+    const std::optional<SocketAddress> own = numeric_address({source, 0});
+    if (own && (!is_loopback_address(*own) || is_loopback_host(host.host))) return source;
+  }
+  return likely_local_address(interface_addresses());
+}
+
 // Returns whether the names of this job may appear only later: a manifest started this process in
 // a pod. For a command that a person typed, a wrong name is an error at once.
 bool may_names_appear(const LaunchOptions& options) {
@@ -100,8 +121,43 @@ Result<void> RendezvousHandler::join(ServiceLinkEvents events) {
     case Rendezvous::Mode::kLocal: return embed(std::nullopt, "127.0.0.1");
     case Rendezvous::Mode::kStatic: return join_static();
     case Rendezvous::Mode::kDynamic: return join_dynamic();
+    case Rendezvous::Mode::kEtcd: return join_in_etcd();
   }
   return {};
+}
+
+// Stands for leader. Each agent has a service, and follows that of the agent that leads.
+Result<void> RendezvousHandler::join_in_etcd() {
+  if (local_addr_.empty()) local_addr_ = address_towards(config_.rendezvous.etcd.members);
+  const std::optional<SocketAddress> own = numeric_address({local_addr_, 0});
+  const bool is_loopback = own && is_loopback_address(*own);
+  Result<Listener> listener = listen_tcp(is_loopback ? local_addr_ : "*", config_.options.ports);
+  if (!listener) return std::move(listener).error().within("listen for the job's other nodes");
+  own_port_ = listener->address.port;
+  return embed(std::move(*listener), local_addr_);
+}
+
+// Keeps the service's state in etcd, and follows the service that leads: this one, or the one that
+// it names.
+void RendezvousHandler::follow_leader() {
+  const EtcdPlace& place = config_.rendezvous.etcd;
+  const HostPort own{own_address_, *own_port_};
+  EtcdStateOptions etcd{.client = {.endpoints = place.members, .tls = config_.etcd_tls},
+                        .prefix = place.prefix,
+                        .address = to_text(own),
+                        .keys_live = kVerdictLives};
+  server_->keep_in_etcd(std::move(etcd),
+                        std::min(config_.options.nodes.max * kLookPause, kLongestLook));
+  events_.directive = [this, then = std::move(events_.directive)](const Directive& directive) {
+    const Assignment* const assignment = std::get_if<Assignment>(&directive);
+    if (assignment && assignment->node_rank.value < kStanding && server_)
+      server_->stand_for_leader();
+    then(directive);
+  };
+  RemoteLinkOptions options = link_options();
+  options.address = own;
+  options.is_own = true;
+  link_ = make_remote_link(io_, std::move(options), events_);
 }
 
 // Returns the addresses of the endpoint. A pod knows its own, also while the cluster's DNS does
@@ -289,25 +345,33 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
   server_->set_keys(config_.keys);
   if (config_.munge.munge) server_->set_munge(config_.munge.munge);
   server_->set_tls(std::move(tls));
+  if (config_.rendezvous.mode == Rendezvous::Mode::kEtcd) {
+    follow_leader();
+    return {};
+  }
   link_ = make_local_link(*server_, events_);
   return {};
+}
+
+RemoteLinkOptions RendezvousHandler::link_options() const {
+  const Rendezvous& plan = config_.rendezvous;
+  return {.address = plan.endpoint,
+          .others = plan.other_services,
+          .next_ports = plan.next_ports,
+          .link = {.service = services_text(plan), .join_timeout = plan.join_timeout},
+          .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
+          .munge = config_.munge.munge,
+          .demands_proof = config_.options.require_auth,
+          .tls = config_.tls,
+          .tls_files = config_.tls_files};
 }
 
 // own_port: the port of this host that is taken. address: where other nodes reach this host.
 void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
   may_listen_ = own_port.has_value();
-  RemoteLinkOptions options{.address = plan.endpoint,
-                            .others = plan.other_services,
-                            .next_ports = plan.next_ports,
-                            .link = {.service = services_text(plan),
-                                     .join_timeout = plan.join_timeout,
-                                     .must_answer = may_listen_},
-                            .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
-                            .munge = config_.munge.munge,
-                            .demands_proof = config_.options.require_auth,
-                            .tls = config_.tls,
-                            .tls_files = config_.tls_files};
+  RemoteLinkOptions options = link_options();
+  options.link.must_answer = may_listen_;
   for (const std::uint16_t next : plan.next_ports)
     options.link.next_services.push_back(to_text(HostPort{plan.endpoint.host, next}));
   if (names_may_appear_) {
@@ -325,8 +389,13 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
 HostPort RendezvousHandler::endpoint() const {
   HostPort found = config_.rendezvous.endpoint;
   if (link_) found = link_->place().value_or(found);
+  if (config_.rendezvous.mode == Rendezvous::Mode::kEtcd) return found;
   found.port = own_port_.value_or(found.port);
   return found;
+}
+
+bool RendezvousHandler::has_only_service() const {
+  return server_ && config_.rendezvous.mode != Rendezvous::Mode::kEtcd;
 }
 
 void RendezvousHandler::start() {
@@ -368,18 +437,28 @@ void RendezvousHandler::leave(std::optional<Leave> word, std::function<void()> t
   may_listen_ = false;
   asio::post(io_, [this, word = std::move(word), then = std::move(then)] {
     if (!link_) return;
-    link_->leave(word, [this, then] { asio::post(io_, [this, then] { drain(then); }); });
+    link_->leave(word, [this, word, then] {
+      asio::post(io_, [this, word, then] { drain(word.has_value(), then); });
+    });
   });
 }
 
-// Waits for the other agents: an embedded service stays until they have received the verdict.
-void RendezvousHandler::drain(const std::function<void()>& then) {
+// Waits for the other agents: an embedded service stays until they have received the verdict. With
+// etcd another node then takes the lead. It does so at once, if this node leaves before the end.
+void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& then) {
   if (!link_) return;
   if (!server_) return then();
-  server_->when_idle(then);
+  const bool has_etcd = config_.rendezvous.mode == Rendezvous::Mode::kEtcd;
+  const auto end = [this, has_etcd, then] {
+    if (!has_etcd || !server_) return then();
+    if (std::exchange(is_draining_, true)) return;
+    server_->drain(then);
+  };
+  if (has_etcd && is_before_end) return end();
+  server_->when_idle(end);
   drained_.expires_after(kDrainTimeout);
-  drained_.async_wait([then](error_code error) {
-    if (!error) then();
+  drained_.async_wait([end](error_code error) {
+    if (!error) end();
   });
 }
 

@@ -12,6 +12,9 @@
 // rank 0 listens on the first free one of Rendezvous::next_ports, and the other nodes try them all.
 // That service refuses agents of other jobs.
 //
+// With --rdzv-backend=etcd every agent runs a service. One of them leads, and all agents follow it.
+// A few others stand by. When the leader's node is lost, one of them leads with the same state.
+//
 // Owner: Agent, on its one thread. Only join() blocks, while it resolves names.
 #pragma once
 
@@ -60,6 +63,8 @@ class RendezvousHandler {
   ServiceLink& link() { return *link_; }
   // Returns the embedded service; null if the service is elsewhere or close() was called.
   RendezvousServer* server() { return server_.get(); }
+  // Returns whether the job has no other service than that of this process.
+  bool has_only_service() const;
   // Returns the one port of torchrun's static mode, which service and store share; nullopt if
   // this node does not have it.
   std::optional<std::uint16_t> shared_port() const { return shared_port_; }
@@ -82,11 +87,14 @@ class RendezvousHandler {
   std::string cluster_job() const;
   Result<Listener> listen_on(const std::string& host);
   Result<void> join_static();
+  Result<void> join_in_etcd();
+  void follow_leader();
+  RemoteLinkOptions link_options() const;
   Result<void> embed(std::optional<Listener> listener, std::string address);
   void connect(std::optional<HostPort> own_port, const std::string& address);
   void listen_again(const HostPort& port, const std::string& address, Duration refused_for);
   void listen_if_here(const std::vector<SocketAddress>& addresses);
-  void drain(const std::function<void()>& then);
+  void drain(bool is_before_end, const std::function<void()>& then);
 
   boost::asio::io_context& io_;
   Logger& log_;
@@ -101,6 +109,7 @@ class RendezvousHandler {
   std::string local_addr_;       // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;
   std::optional<std::uint16_t> own_port_;  // where this node listens
+  bool is_draining_ = false;               // the service is
   bool may_listen_ = false;                // this node may still listen on the taken port
   ExitCode exit_code_ = ExitCode::kAddress;
 };

@@ -17,6 +17,7 @@
 #include "launcher/doctor/core/doctor.h"
 #include "launcher/doctor/facts.h"
 #include "launcher/options/command_line.h"
+#include "launcher/plan/job_plan.h"
 #include "rendezvous/auth/key_file.h"
 
 namespace ddprun {
@@ -105,6 +106,13 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
   return line;
 }
 
+Result<void> find_etcd(const EtcdPlace& place, DoctorRequest& request) {
+  Result<TlsContextPtr> tls = find_etcd_tls(place);
+  if (!tls) return tls.error();
+  request.etcd = EtcdAsked{.place = place, .tls = std::move(*tls)};
+  return {};
+}
+
 // Finds the endpoint at which the job's nodes would meet, with the keys and certificates of an
 // agent.
 Result<void> find_endpoint(DoctorRequest& request) {
@@ -112,6 +120,10 @@ Result<void> find_endpoint(DoctorRequest& request) {
   const Result<Rendezvous> plan = plan_rendezvous(options);
   if (!plan) return plan.error();
   if (plan->is_local()) return {};
+  if (plan->mode == Rendezvous::Mode::kEtcd) {
+    request.several_nodes = options.nodes.max > 1;
+    return find_etcd(plan->etcd, request);
+  }
   EndpointRequest endpoint{
       .option = options.rdzv_endpoint.empty() ? "--master-addr" : "--rdzv-endpoint",
       .address = plan->endpoint,

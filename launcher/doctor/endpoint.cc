@@ -9,6 +9,7 @@
 #include "launcher/doctor/ports.h"
 #include "launcher/process/side_by_side.h"
 #include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/local_address.h"
 
 namespace ddprun {
 namespace {
@@ -16,14 +17,6 @@ namespace {
 // A lost SYN is sent again after one second and after three.
 constexpr Duration kConnectPatience = std::chrono::milliseconds(3500);
 constexpr std::size_t kMostTries = 4;
-
-// Returns this host's address towards another, by the kernel's routes. Empty: no route. Sends
-// nothing.
-std::string source_address_towards(const SocketAddress& address) {
-  const UniqueFd udp(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!udp.valid() || connect(udp.get(), address.get(), address.size) != 0) return "";
-  return local_address_of(udp.get()).host();
-}
 
 ConnectTry try_to_connect(const SocketAddress& address) {
   const Deadline deadline(kConnectPatience);

@@ -166,6 +166,8 @@ DoctorFacts collect_facts(const DoctorRequest& request) {
         facts.debuggers = look_at_debuggers();
       }};
   if (request.endpoint) bodies.push_back([&] { endpoint = look_at_endpoint(*request.endpoint); });
+  std::optional<EtcdFacts> etcd;
+  if (request.etcd) bodies.push_back([&] { etcd = look_at_etcd(*request.etcd); });
   std::vector<EndpointFacts> others(request.other_services.size());
   for (std::size_t i = 0; i < request.other_services.size(); ++i) {
     bodies.push_back([&, i] {
@@ -176,6 +178,7 @@ DoctorFacts collect_facts(const DoctorRequest& request) {
   }
   side_by_side(std::move(bodies));
   facts.network.other_services = std::move(others);
+  facts.network.etcd = std::move(etcd);
   facts.names.of_addresses = merged(std::move(own_names), endpoint.names);
   if (request.endpoint) facts.network.endpoint = std::move(endpoint.facts);
   facts.job = job_of(request, facts.gpus, facts.machine);

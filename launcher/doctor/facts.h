@@ -10,6 +10,7 @@
 #include "base/host_port.h"
 #include "launcher/doctor/core/facts.h"
 #include "launcher/doctor/endpoint.h"
+#include "launcher/doctor/etcd.h"
 #include "launcher/options/core/launch_options.h"
 
 namespace ddprun {
@@ -17,6 +18,7 @@ namespace ddprun {
 struct DoctorRequest {
   LaunchOptions options;  // of the job; its program may be empty
   std::optional<EndpointRequest> endpoint;
+  std::optional<EtcdAsked> etcd;
   std::vector<HostPort> other_services;  // besides the one at `endpoint`
   bool several_nodes = false;
   std::string libtorch;  // given by the user; empty: search for it

@@ -16,6 +16,7 @@ std::string rendezvous_of(const AgentConfig& config) {
   switch (plan.mode) {
     case Rendezvous::Mode::kLocal: return "none: the job has one node";
     case Rendezvous::Mode::kDynamic: return "at " + services_text(plan);
+    case Rendezvous::Mode::kEtcd: return "on the node that is elected at " + services_text(plan);
     case Rendezvous::Mode::kStatic:
       return "at " + to_text(plan.endpoint) + ", where node rank 0 serves everything";
   }
@@ -51,6 +52,7 @@ std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
   switch (plan.mode) {
     case Rendezvous::Mode::kLocal:
       return {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "<chosen at the start>"}};
+    case Rendezvous::Mode::kEtcd:
     case Rendezvous::Mode::kDynamic:
       return {{"MASTER_ADDR", "<address of node rank 0>"},
               {"MASTER_PORT", "<chosen at the start>"}};

@@ -303,10 +303,11 @@ std::vector<OptionSpec> make_table() {
        needed_into(&LaunchOptions::rdzv_id), standard.rdzv_id},
       {.name = "rdzv-backend",
        .placeholder = "NAME",
-       .help = "c10d (uses --rdzv-endpoint) or static (uses --master-addr)",
+       .help = "c10d (uses --rdzv-endpoint), static (uses --master-addr) or etcd: the nodes elect "
+               "the one that runs the service, at the etcd of --rdzv-endpoint",
        .example = "--rdzv-backend=c10d",
        .set = text_into(&LaunchOptions::rdzv_backend),
-       .choices = {"c10d", "static"}},
+       .choices = {"c10d", "static", "etcd", "etcd-v2"}},
       {"rdzv-conf", "K=V,...",
        "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
        "--rdzv-conf=join_timeout=600", setter(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},

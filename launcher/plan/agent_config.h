@@ -31,7 +31,8 @@ struct AgentConfig : PlanOptions {
   // null.
   FoundMunge munge;
   TlsFiles tls_files;
-  TlsContextPtr tls;  // made from tls_files, to join with; null: no TLS
+  TlsContextPtr etcd_tls;  // to connect to etcd; null: http
+  TlsContextPtr tls;       // made from tls_files, to join with; null: no TLS
   // A socket that already listens at the rendezvous endpoint, and the address at which other nodes
   // reach it. The agent takes the socket. Null: the agent looks for the service.
   std::shared_ptr<UniqueFd> service_socket;

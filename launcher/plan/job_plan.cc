@@ -217,6 +217,11 @@ Result<void> find_tls_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   config.tls_files = {
       .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
+  if (Result<TlsContextPtr> etcd = find_etcd_tls(config.rendezvous.etcd); etcd) {
+    config.etcd_tls = std::move(*etcd);
+  } else {
+    return etcd.error();
+  }
   const bool meets = !config.rendezvous.is_local();
   if (!meets || !config.tls_files.is_given()) return {};
   Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
@@ -276,6 +281,17 @@ Result<AgentConfig> with_proofs(AgentConfig config_so_far) {
 }
 
 }  // namespace
+
+Result<TlsContextPtr> find_etcd_tls(const EtcdPlace& place) {
+  if (!place.uses_tls) return TlsContextPtr();
+  Result<FoundTls> found =
+      TlsContext::for_agent({.cert = place.cert,
+                             .key = place.key,
+                             .ca = place.ca.empty() ? TlsFiles::kSystem : place.ca,
+                             .options = "etcd's "});
+  if (!found) return std::move(found).error().within("--rdzv-conf");
+  return std::move(found->context);
+}
 
 Result<AgentConfig> plan_job(LaunchOptions options) {
   Result<AgentConfig> config = plan(std::move(options));

@@ -20,6 +20,9 @@ Result<AgentConfig> plan_job(LaunchOptions options);
 // Plans only the connection to the service, for commands that query a job.
 Result<AgentConfig> plan_call(LaunchOptions options);
 
+// Returns what connections to etcd need: null for http. The error names the file.
+Result<TlsContextPtr> find_etcd_tls(const EtcdPlace& place);
+
 // Returns the input for plan_workers(). log_directory: of the generation; empty: none.
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory);
 

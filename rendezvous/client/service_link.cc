@@ -264,15 +264,17 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   // thread serves look-ups one after another, and each fork of a worker would wait for it.
   void ask_name_service(std::size_t index) {
     if (std::exchange(targets_[index].is_asking, true)) return;
-    options_.look_up(
-        targets_[index].address,
-        [index, receiver = receiver_, weak = weak_from_this()](Result<Addresses> addresses) {
-          const std::lock_guard lock(receiver->mutex);
-          if (!receiver->io) return;
-          asio::post(*receiver->io, [index, weak, found = std::move(addresses)]() mutable {
-            if (const auto self = weak.lock()) self->answered(index, std::move(found));
-          });
-        });
+    const HostPort address = targets_[index].address;
+    options_.look_up(address, [index, address, receiver = receiver_,
+                               weak = weak_from_this()](Result<Addresses> addresses) {
+      const std::lock_guard lock(receiver->mutex);
+      if (!receiver->io) return;
+      asio::post(*receiver->io, [index, address, weak, found = std::move(addresses)]() mutable {
+        const auto self = weak.lock();
+        if (!self || index >= self->targets_.size()) return;
+        if (self->targets_[index].address == address) self->answered(index, std::move(found));
+      });
+    });
   }
 
   void answered(std::size_t index, Result<Addresses> addresses) {
@@ -310,14 +312,25 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (!all.empty()) targets_.front().endpoints.resize(1);
   }
 
-  // Asks the service at this address, too, that a standby has named. Only a service that proves its
-  // identity may be a lie.
-  void learn(const std::string& leader) {
+  // Asks the service at this address, too, that the standby `from` has named. Only a service that
+  // proves its identity may be a lie. This process does not lie to itself.
+  void learn(const std::string& leader, std::size_t from) {
     const bool must_prove = !options_.key.empty() || options_.tls || options_.demands_proof;
+    const bool is_believed = options_.is_own ? from == 0 : must_prove;
     const Result<HostPort> address = parse_host_port(leader);
-    if (!must_prove || !address || address->host.empty()) return;
+    if (!is_believed || !address || address->host.empty()) return;
+    if (options_.is_own) forget_all_but(*address);
     if (add_target({.address = *address, .name = address->host}))
       ask_name_service(targets_.size() - 1);
+  }
+
+  // Forgets former leaders: another program may have their ports. The first target is this process.
+  void forget_all_but(const HostPort& leader) {
+    if (targets_.size() == 1 || targets_[1].address == leader) return;
+    for (const ContactPtr& one : std::vector(contacts_)) {
+      if (one->target > 0) close(one);
+    }
+    targets_.resize(1);
   }
 
   bool add_target(Target target) {
@@ -557,7 +570,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     perform(link_.received(message, BootClock::now()));
     const Silence* silence = std::get_if<Silence>(&message);
     if (!silence) return;
-    learn(silence->leader);
+    learn(silence->leader, welcomed_at_);
     if (chosen_ && targets_.size() > 1) ended(chosen_, {How::kBroken, silence->reason});
   }
 
@@ -582,7 +595,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   // Handles a service that will be silent. Another one may lead, or this one later.
   void put_off(ContactPtr contact, const Silence& silence) {
-    learn(silence.leader);
+    learn(silence.leader, contact->target);
     const bool is_only_one = targets_.size() == 1 && contact->rest.empty();
     if (silence.leader.empty() || is_only_one) {
       perform(link_.received(silence, BootClock::now()));

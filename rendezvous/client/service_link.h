@@ -71,7 +71,8 @@ std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLi
 // one of the addresses could lead agents anywhere, so only the given addresses are asked.
 struct RemoteLinkOptions {
   HostPort address;
-  std::vector<HostPort> others;           // other services with the same state
+  std::vector<HostPort> others;  // other services with the same state
+  bool is_own = false;  // this process serves at `address`, so the leader it names is asked
   std::vector<std::uint16_t> next_ports;  // of address.host, for AgentLinkOptions::next_services
   AgentLinkOptions link;
   // The job's key, which the service must also have. If it is empty, munge is used where

@@ -58,9 +58,7 @@ std::string find_at_interface(const std::string& wanted, const std::vector<Inter
 // destination is in a network that is reserved for documentation.
 std::string routed_address() {
   const std::optional<SocketAddress> far = numeric_address({"192.0.2.1", 9});
-  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket.valid() || ::connect(socket.get(), far->get(), far->size) != 0) return "";
-  return local_address_of(socket.get()).host();
+  return source_address_towards(*far);
 }
 
 }  // namespace
@@ -85,6 +83,12 @@ std::string likely_local_address(const std::vector<InterfaceAddress>& own) {
     if (found.empty()) found = one.address.host();
   }
   return found.empty() ? "127.0.0.1" : found;
+}
+
+std::string source_address_towards(const SocketAddress& address) {
+  const UniqueFd udp(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!udp.valid() || connect(udp.get(), address.get(), address.size) != 0) return "";
+  return local_address_of(udp.get()).host();
 }
 
 }  // namespace ddprun

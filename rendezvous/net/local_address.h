@@ -24,4 +24,8 @@ Result<std::string> find_local_address(const std::string& wanted,
 // returns 127.0.0.1.
 std::string likely_local_address(const std::vector<InterfaceAddress>& own);
 
+// Returns this host's address towards another, by the kernel's routes. Empty: no route. Sends
+// nothing.
+std::string source_address_towards(const SocketAddress& address);
+
 }  // namespace ddprun

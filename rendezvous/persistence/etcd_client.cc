@@ -30,6 +30,7 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
         resolver_(io),
         transport_(std::make_shared<Transport>(tcp::socket(io))),
         tls_(options.tls),
+        see_date_(options.see_date),
         member_(std::move(member)),
         path_(request.path),
         is_watch_(is_watch) {
@@ -151,6 +152,7 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
 
   void answer() {
     const auto& response = parser_.get();
+    if (see_date_) see_date_(std::string_view(response[http::field::date]));
     if (response.result() == http::status::ok) return finish(std::move(parser_.get().body()));
     // Other servers, and an etcd without this version of the API, answer 404, too.
     std::string text = etcd_error_text(response.body());
@@ -184,6 +186,7 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
   tcp::resolver resolver_;
   TransportPtr transport_;
   TlsContextPtr tls_;
+  std::function<void(std::string_view date)> see_date_;
   HostPort member_;
   std::string path_;
   bool is_watch_;

@@ -30,6 +30,9 @@ struct EtcdClientOptions {
   // Called after each call, and not for watches: how long it took, and whether etcd has answered.
   // May be empty.
   std::function<void(Duration took, bool is_answered)> measure = nullptr;
+  // Called with the time of each answer, as the member's clock has it ("Sat, 28 Nov 2026 07:57:26
+  // GMT"). May be empty.
+  std::function<void(std::string_view date)> see_date = nullptr;
 };
 
 class EtcdClient {

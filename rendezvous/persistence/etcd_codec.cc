@@ -108,9 +108,9 @@ std::optional<std::vector<std::vector<KeyValue>>> ranges_of(const Json& answer) 
 
 }  // namespace
 
-EtcdRequest grant_lease(Duration lease) {
+EtcdRequest grant_lease(Duration lease, EtcdLease id) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(lease).count();
-  return {"/v3/lease/grant", Json{{"TTL", seconds}}.dump()};
+  return {"/v3/lease/grant", Json{{"TTL", seconds}, {"ID", std::to_string(id)}}.dump()};
 }
 
 EtcdRequest keep_lease(EtcdLease lease) {
@@ -132,6 +132,10 @@ EtcdRequest create_leader_key(std::string_view prefix, EtcdLease lease, std::str
   return {"/v3/kv/txn", body.dump()};
 }
 
+EtcdRequest read_leader_key(std::string_view prefix) {
+  return {"/v3/kv/range", Json{{"key", to_base64(leader_key(prefix))}}.dump()};
+}
+
 EtcdRequest watch_leader_key(std::string_view prefix, EtcdRevision from) {
   const Json body{
       {"create_request",
@@ -146,7 +150,12 @@ EtcdRequest read_state(std::string_view prefix) {
   return {"/v3/kv/range", body.dump()};
 }
 
-EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write) {
+EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write, EtcdLease keys_lease) {
+  const auto put = [keys_lease](const std::string& key, std::string_view value) {
+    Json one = put_of(key, value);
+    if (keys_lease != 0) one["request_put"]["lease"] = std::to_string(keys_lease);
+    return one;
+  };
   const std::string leader = leader_key(prefix);
   const std::string chain = chain_key(prefix);
   Json body;
@@ -155,12 +164,12 @@ EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write) {
        {"target", "CREATE"},
        {"create_revision", std::to_string(write.term)}},
       {{"key", to_base64(chain)}, {"target", "MOD"}, {"mod_revision", std::to_string(write.last)}}};
-  body["success"] = Json::array({put_of(chain, write.chain_value)});
+  body["success"] = Json::array({put(chain, write.chain_value)});
   for (const JournalEntry& entry : write.entries) {
     const std::string key = state_key(prefix, entry.key);
     body["success"].push_back(entry.value.empty()
                                   ? Json{{"request_delete_range", {{"key", to_base64(key)}}}}
-                                  : put_of(key, entry.value));
+                                  : put(key, entry.value));
   }
   body["failure"] = {range_of(leader), range_of(chain)};
   return {"/v3/kv/txn", body.dump()};
@@ -212,6 +221,18 @@ Result<LeaderKey> decode_leader_key(std::string_view body) {
   if (!revision || !ranges || ranges->empty() || ranges->back().size() != 1) return not_etcds();
   const KeyValue& key = ranges->back()[0];
   return LeaderKey{key.created, key.lease, key.value, *revision};
+}
+
+Result<LeaderKey> decode_leader_key_if_any(std::string_view body) {
+  const Json json = parse(body);
+  if (json.is_null()) return not_etcds();
+  const auto revision = revision_of(json);
+  const auto kvs = key_values(json);
+  if (!revision || *revision == 0 || !kvs || kvs->size() > 1) return not_etcds();
+  LeaderKey found{.seen = *revision};
+  if (!kvs->empty())
+    found = {kvs->front().created, kvs->front().lease, kvs->front().value, *revision};
+  return found;
 }
 
 Result<EtcdContents> decode_contents(std::string_view prefix, std::string_view body) {

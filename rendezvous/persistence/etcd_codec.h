@@ -26,17 +26,19 @@ struct EtcdRequest {
   std::string body;  // JSON
 };
 
-// The lease is rounded up to whole seconds, as etcd counts them.
-EtcdRequest grant_lease(Duration lease);
+// The lease is rounded up to whole seconds, as etcd counts them. id: 0 lets etcd choose.
+EtcdRequest grant_lease(Duration lease, EtcdLease id = 0);
 EtcdRequest keep_lease(EtcdLease lease);
 EtcdRequest revoke_lease(EtcdLease lease);
 // Creates the leader key if it does not exist, and reads it.
 EtcdRequest create_leader_key(std::string_view prefix, EtcdLease lease, std::string_view address);
+EtcdRequest read_leader_key(std::string_view prefix);
 // Watches the leader key.
 EtcdRequest watch_leader_key(std::string_view prefix, EtcdRevision from);
 // Reads all keys of the prefix.
 EtcdRequest read_state(std::string_view prefix);
-EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write);
+// keys_lease: the keys that are put belong to it; 0: they stay.
+EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write, EtcdLease keys_lease = 0);
 // Proves a user. The answer has a token for later requests.
 EtcdRequest authenticate(std::string_view user, const Secret& password);
 
@@ -49,6 +51,8 @@ Result<std::string> decode_token(std::string_view body);
 // Returns whether etcd still has the lease.
 Result<bool> decode_kept(std::string_view body);
 Result<LeaderKey> decode_leader_key(std::string_view body);
+// Decodes the answer to read_leader_key(). If there is no key, `created` is 0.
+Result<LeaderKey> decode_leader_key_if_any(std::string_view body);
 struct EtcdContents {
   JournalImage image;
   EtcdRevision chain_modified = 0;  // 0: there is no chain key

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/fnv1a.h"
 #include "rendezvous/persistence/state_codec.h"
 
 namespace ddprun {
@@ -19,7 +20,10 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
         client_(std::in_place, io, options_.client),
         leadership_(std::move(rng), BootClock::now()),
         timer_(io),
-        watch_timer_(io) {}
+        watch_timer_(io),
+        keys_timer_(io) {
+    if (options_.keys_live > Duration(0)) keys_lease_ = lease_of(options_.prefix);
+  }
 
   void start() {
     boost::asio::post(io_, [self = shared_from_this()] {
@@ -32,6 +36,7 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
     is_over_ = true;
     timer_.cancel();
     watch_timer_.cancel();
+    keys_timer_.cancel();
     client_.reset();
     events_ = {};
   }
@@ -192,22 +197,64 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
     durable_ = 0;
     is_stuck_ = false;
     failing_since_.reset();
+    are_keys_renewed_ = false;
+    renew_keys();
     events_.leads(action.term, std::exchange(contents_, {}).image);
   }
   void perform(const Suspend&) { events_.suspended(); }
   void perform(const Resume&) { events_.resumed(); }
   void perform(const StepDown& action) {
     writes_.reset();
+    keys_timer_.cancel();
     events_.stepped_down(action.why);
   }
   void perform(const Follow& action) { events_.follows(action.leader, action.term); }
 
+  // --- the lease of the keys
+  // ----------------------------------------------------------------------
+
+  // Returns the number of the lease, which all services of the prefix use.
+  static EtcdLease lease_of(const std::string& prefix) {
+    return static_cast<EtcdLease>(fnv1a(prefix) >> 1 | 1);
+  }
+
+  // Lets the keys live for their time from now on. Without their lease, nothing can be written.
+  void renew_keys() {
+    if (keys_lease_ == 0 || std::exchange(is_renewing_, true)) return;
+    client_->call(keep_lease(keys_lease_), Leadership::kTryTime,
+                  [self = shared_from_this()](const Result<std::string>& body) {
+                    const auto kept = body ? decode_kept(*body) : Result<bool>(body.error());
+                    self->note(kept);
+                    if (!kept || *kept) return self->keys_renewed(kept.has_value());
+                    self->grant_keys();
+                  });
+  }
+
+  void grant_keys() {
+    client_->call(grant_lease(options_.keys_live, keys_lease_), Leadership::kTryTime,
+                  [self = shared_from_this()](const Result<std::string>& body) {
+                    self->keys_renewed(body.has_value());
+                  });
+  }
+
+  void keys_renewed(bool was_well) {
+    is_renewing_ = false;
+    if (!writes_) return;
+    if (was_well) are_keys_renewed_ = true;
+    keys_timer_.expires_after(was_well ? options_.keys_live / 24 : Duration(kRetryPause));
+    keys_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (!error && !self->is_over_ && self->writes_) self->renew_keys();
+    });
+    if (was_well) write();
+  }
+
   // Sends the next write, if none is under way.
   void write() {
+    if (keys_lease_ != 0 && !are_keys_renewed_) return;
     const std::optional<FencedWrite> next = writes_ ? writes_->next() : std::nullopt;
     if (!next) return;
     const TimePoint begun = BootClock::now();
-    client_->call(put_fenced(options_.prefix, *next), Leadership::kTryTime,
+    client_->call(put_fenced(options_.prefix, *next, keys_lease_), Leadership::kTryTime,
                   [self = shared_from_this(), this, begun,
                    term = next->term](const Result<std::string>& body) {
                     const auto written =
@@ -217,6 +264,10 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
                     if (!writes_ || leadership_.term() != term) return;
                     if (!written) {
                       writes_->unknown();
+                      if (written.error().kind == ErrorKind::kNotFound) {
+                        are_keys_renewed_ = false;
+                        renew_keys();
+                      }
                       if (!failing_since_) failing_since_ = begun;
                       if (BootClock::now() - *failing_since_ >= kStuckAfter) stuck(written.error());
                     } else if (const auto* revision = std::get_if<EtcdRevision>(&*written)) {
@@ -276,6 +327,10 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   EtcdContents contents_;               // read, until Lead
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer watch_timer_;
+  boost::asio::steady_timer keys_timer_;
+  EtcdLease keys_lease_ = 0;  // 0: the keys stay
+  bool are_keys_renewed_ = false;
+  bool is_renewing_ = false;
   EtcdRevision watched_from_ = 0;  // of the newest watch
   std::function<void()> on_resigned_;
   std::optional<TimePoint> failing_since_;  // writes

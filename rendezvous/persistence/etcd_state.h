@@ -26,6 +26,8 @@ struct EtcdStateOptions {
   EtcdClientOptions client;
   std::string prefix;   // of this cluster of services, without a slash at its end
   std::string address;  // of this service, for its standbys and their agents
+  // etcd removes the state if no leader has lived for this time; zero: never.
+  Duration keys_live{};
 };
 
 struct EtcdStateEvents {

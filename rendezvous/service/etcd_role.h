@@ -3,12 +3,15 @@
 //
 //   leads       the service has the state and decides. It answers agents while serves() is true
 //   stands by   another service leads, or none. Agents are sent to the leader, if it is known
+//   looks on    as standing by, but it does not try to lead. It reads the leader key when an agent
+//               asks. If nobody leads, it stands by
 //
 // One thread, which runs the io_context, makes all calls and gets all callbacks, never within a
 // call. After the destructor no callback is called.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <optional>
 #include <string>
@@ -32,22 +35,28 @@ struct EtcdRoleEvents {
 
 class EtcdRole final : public StateStore {
  public:
+  // looks_on: given if many services are there, of which a few should stand for leader. A service
+  // that finds no leader looks again after a random part of this time, before it stands.
   EtcdRole(boost::asio::io_context& io, Logger& log, EtcdStateOptions options,
-           EtcdRoleEvents events);
+           EtcdRoleEvents events, std::optional<Duration> looks_on = std::nullopt);
 
   // REQUIRES: leads().
   void keep(std::uint64_t number, const StateChange& change) override {
-    state_.keep(number, change);
+    state_->keep(number, change);
   }
 
   bool leads() const { return term_ != 0; }
   // Returns whether agents may be answered now. Ask it before each answer, because a process that
   // was stopped learns nothing else in time.
-  bool serves() const { return leads() && state_.serves(); }
+  bool serves() const { return leads() && state_->serves(); }
   // Returns the term while this service leads; 0: it does not.
   EtcdRevision term() const { return term_; }
   // Returns the address of the other service that leads; empty: not known.
   const std::string& leader() const { return leader_; }
+  // Stands for leader from now on.
+  void stand();
+  // An agent asks here: looks for the leader.
+  void look();
   // Returns what an agent is told while this service stands by.
   Silence standby_answer() const;
   // Returns why this service neither serves nor is a good standby; nullopt: it is one of them.
@@ -55,12 +64,16 @@ class EtcdRole final : public StateStore {
   EtcdCounters counters() const;
 
   // Lets another service lead at once. `then` is called when that is done, or after a short time.
-  void resign(std::function<void()> then) { state_.resign(std::move(then)); }
+  void resign(std::function<void()> then);
   // New connections to etcd use this context.
-  void set_tls(TlsContextPtr tls) { state_.set_tls(std::move(tls)); }
+  void set_tls(TlsContextPtr tls);
 
  private:
-  EtcdStateEvents events_of_state(EtcdRoleEvents events);
+  EtcdStateEvents events_of_state();
+  void looked(const Result<LeaderKey>& key);
+  std::optional<HostPort> parse_leader(const std::string& leader);
+  void tell(const std::string& text);
+  void note_trouble(const std::optional<Error>& why);
   void take_over(EtcdRevision term, const JournalImage& image);
   void follow(const std::string& leader, EtcdRevision term);
 
@@ -68,7 +81,7 @@ class EtcdRole final : public StateStore {
   Logger& log_;
   LimitedLog trouble_log_{log_, 5, std::chrono::minutes(1)};
   std::string address_;
-  std::function<void(const ServiceState& past)> on_leads_;
+  EtcdRoleEvents events_;
   EtcdRevision term_ = 0;
   EtcdRevision first_term_ = 0;  // the first one that this process has seen
   std::string leader_;
@@ -76,7 +89,16 @@ class EtcdRole final : public StateStore {
   std::optional<std::string> trouble_;  // with etcd, now
   std::optional<std::string> unable_;   // why this service can never lead
   EtcdCounters counters_;
-  EtcdState state_;
+  EtcdStateOptions options_;
+  Rng rng_;
+  EtcdClient looker_;
+  const bool is_private_;             // of one agent
+  std::optional<Duration> looks_on_;  // nullopt: it does not
+  boost::asio::steady_timer again_;
+  bool is_over_ = false;  // resigned
+  bool is_looking_ = false;
+  bool found_nobody_ = false;  // at the last look
+  std::optional<EtcdState> state_;
 };
 
 }  // namespace ddprun

@@ -119,15 +119,20 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     }
   }
 
-  void keep_in_etcd(EtcdStateOptions etcd) override {
+  void keep_in_etcd(EtcdStateOptions etcd, std::optional<Duration> looks_on) override {
     auto role = std::make_unique<EtcdRole>(
         io_, log_, std::move(etcd),
         EtcdRoleEvents{.store = store_events(),
                        .leads = [this](const ServiceState& past) { lead(past); },
                        .resumed = [this] { resume(); },
-                       .stepped_down = [this](const std::string& why) { step_down(why); }});
+                       .stepped_down = [this](const std::string& why) { step_down(why); }},
+        looks_on);
     role_ = role.get();
     writer_ = std::move(role);
+  }
+
+  void stand_for_leader() override {
+    if (role_) role_->stand();
   }
 
   void start() override {
@@ -335,6 +340,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       if (request && request->follow) enable_keepalive(session->wire->socket().native_handle());
     }
     if (role_ && !role_->leads()) {
+      role_->look();
       send_away(session, role_->standby_answer());
       return {};
     }

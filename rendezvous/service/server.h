@@ -80,8 +80,11 @@ class RendezvousServer {
   virtual ~RendezvousServer() = default;
 
   // Keeps the state in etcd, beside other services: this one serves while it leads
-  // (rendezvous/service/etcd_role.h). Call it before start(), and not with `kept`.
-  virtual void keep_in_etcd(EtcdStateOptions etcd) = 0;
+  // (rendezvous/service/etcd_role.h). Call it before start(), and not with `kept`. looks_on: see
+  // EtcdRole; a service that looks on stands after stand_for_leader().
+  virtual void keep_in_etcd(EtcdStateOptions etcd,
+                            std::optional<Duration> looks_on = std::nullopt) = 0;
+  virtual void stand_for_leader() = 0;
 
   // Begins to accept connections. Call it once.
   virtual void start() = 0;

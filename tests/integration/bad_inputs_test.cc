@@ -5,16 +5,20 @@
 // If DDPRUN_WRITE_GOLDEN=1 is in the environment, the test writes the file again. Read the
 // difference then.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <regex>
+#include <thread>
 
 #include "base/exit_codes.h"
 #include "rendezvous/net/listen.h"
@@ -37,6 +41,43 @@ constexpr const char* kHead =
 # says how to write this file again. Words stand for what differs from run to run: DIR, HOST, PID,
 # UID, RANDOM, TIME, and WHY for texts of other libraries. $NAME is a variable of the shell.
 )";
+
+// FakeEtcd: gives every request the same answer, or none.
+class FakeEtcd {
+ public:
+  FakeEtcd(const std::string& status, const std::string& body)
+      : listener_(listen_tcp("127.0.0.1", PortRange{20000, 29000}).value()) {
+    if (!status.empty()) {
+      answer_ = "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\nConnection: close\r\n\r\n" + body;
+    }
+    fcntl(listener_.socket.get(), F_SETFL, 0);  // accept() waits
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~FakeEtcd() {
+    shutdown(listener_.socket.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::string endpoint() const { return to_text(listener_.address); }
+
+ private:
+  void serve() const {
+    std::vector<UniqueFd> silent;
+    for (;;) {
+      UniqueFd client(accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!client.valid()) return;
+      std::array<char, 4096> request;
+      const bool is_answered = recv(client.get(), request.data(), request.size(), 0) > 0 &&
+                               !answer_.empty() &&
+                               send(client.get(), answer_.data(), answer_.size(), MSG_NOSIGNAL) > 0;
+      if (!is_answered) silent.push_back(std::move(client));
+    }
+  }
+
+  const Listener listener_;
+  std::string answer_;
+  std::thread thread_;
+};
 
 // The number of lines of an answer.
 enum class Lines { kOne, kSeveral };
@@ -337,6 +378,11 @@ ddprun --nnodes=1-4 true
 ddprun --nnodes=1000000 true
 ddprun --node-rank=-1 true
 ddprun --rdzv-backend=etcd true
+ddprun --rdzv-backend=zookeeper true
+ddprun --rdzv-backend=etcd-v2 --rdzv-endpoint=e1,,e2 true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=ftp true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=cacert=ca.pem true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=https,cacert=none.pem true
 ddprun --nnodes=2 --rdzv-endpoint=node0:port true
 ddprun --nnodes=2 --rdzv-endpoint=node0: true
 ddprun --nnodes=2 --rdzv-endpoint=node0:70000 true
@@ -580,6 +626,27 @@ ddprun --rdzv-endpoint=$TLS --rdzv-tls-ca=ours.ca true
 ddprun --rdzv-endpoint=$TLS --rdzv-tls-ca=theirs.ca true
 ddprun --rdzv-endpoint=$PLAIN --rdzv-tls-ca=ours.ca true
 )");
+    const FakeEtcd without_quorum("", "");
+    const FakeEtcd old("404 Not Found", "404 page not found\n");
+    // Its leader key has "other".
+    const FakeEtcd foreign("200 OK",
+                           R"({"header":{"revision":"5"},"kvs":[{"key":"eA==","value":"b3RoZXI=",)"
+                           R"("create_revision":"3","mod_revision":"3","lease":"7"}]})");
+    auto expired = serve(
+        "EXPIRED", {"ddp-rendezvous", "--rdzv-tls-cert=expired.crt", "--rdzv-tls-key=expired.key"});
+    add_place("NO_QUORUM", without_quorum.endpoint());
+    add_place("OLD_ETCD", old.endpoint());
+    add_place("FOREIGN", foreign.endpoint());
+    add_place("CONF", "--rdzv-conf=join_timeout=1");
+    section("etcd that is not there, has no quorum, is too old, is another's, or has expired",
+            Lines::kSeveral, R"(
+ddprun --rdzv-backend=etcd --rdzv-endpoint=$FREE $CONF true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=$NO_QUORUM $CONF true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=$OLD_ETCD $CONF true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=$FOREIGN $CONF true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=$EXPIRED $CONF,protocol=https,cacert=ours.ca true
+)");
+    end(*expired);
     section("ddprun status, logs, stop, restart, signal and flight", R"(
 ddprun status no-such-job
 ddprun status one two
@@ -757,6 +824,7 @@ TEST_F(BadInputs, AreAnsweredWordForWord) {
   const Authority authority(directory_.path(), "ours");
   const Authority theirs(directory_.path(), "theirs");
   for (const char* name : {"node", "other"}) authority.issue(name);
+  authority.issue("expired", {.valid_for = -std::chrono::hours(1)});
   ASSERT_NO_FATAL_FAILURE(try_command_lines());
   ASSERT_NO_FATAL_FAILURE(try_files_and_programs());
   ASSERT_NO_FATAL_FAILURE(try_keys());

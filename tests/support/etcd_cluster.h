@@ -57,6 +57,10 @@ class EtcdCluster {
   void freeze(const std::string& member) { run({"freeze", member}); }
   void thaw(const std::string& member) { run({"thaw", member}); }
   void start(const std::string& member) { run({"start", member}); }
+  // Returns the answer to a request.
+  std::string curl(const std::string& path, const std::string& json) {
+    return run({"curl", "0", path, json});
+  }
   // Sets or ends the alarm of a full quota.
   void set_alarm(const std::string& action) {
     post("maintenance/alarm", R"({"action":")" + action + R"(","alarm":"NOSPACE"})");
@@ -79,7 +83,7 @@ class EtcdCluster {
 
  private:
   void post(const std::string& path, const std::string& json) {
-    const std::string answer = run({"curl", "0", "/v3/" + path, json});
+    const std::string answer = curl("/v3/" + path, json);
     EXPECT_EQ(answer.find("\"error\""), std::string::npos) << path << ": " << answer;
   }
   std::string run(const Arguments& command) {

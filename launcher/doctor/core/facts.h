@@ -107,6 +107,24 @@ struct EndpointFacts {
   std::optional<ListenTry> listening;    // if it is here and not served
 };
 
+// --rdzv-backend=etcd.
+struct EtcdMember {
+  HostPort address;
+  std::string trouble;  // empty: it answers
+  Duration took{};
+  std::string version;
+  bool has_leader = false;
+  std::optional<Duration> clock_ahead = {};  // relative to this host's clock; negative: behind
+  std::int64_t size = 0;                     // of its data, in bytes
+  std::int64_t quota = 0;                    // of that; 0: not known
+};
+struct EtcdFacts {
+  std::vector<EtcdMember> members;  // that the command line names
+  std::vector<std::string> alarms;
+  std::optional<Duration> write_took;  // a durable write; nullopt: see write_trouble
+  std::string write_trouble;
+};
+
 // --port-range.
 struct PortRangeFacts {
   PortRange range;
@@ -125,6 +143,7 @@ struct NetworkFacts {
   std::vector<NamedAddress> interfaces;  // up, without loopback and link-local ones
   std::optional<LocalAddressFacts> local;
   std::optional<EndpointFacts> endpoint;
+  std::optional<EtcdFacts> etcd;
   std::vector<EndpointFacts> other_services;  // if the command line names several
   std::optional<PortRange> ephemeral;         // ports that the kernel gives to connections
   std::vector<PortRange> reserved;            // the ports of `ephemeral` that it does not give

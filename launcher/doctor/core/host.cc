@@ -303,6 +303,16 @@ std::optional<Finding> judge_clock(const DoctorFacts& facts) {
   if (facts.network.endpoint && facts.network.endpoint->service) {
     ahead = facts.network.endpoint->service->clock_ahead;
   }
+  std::string whose = "the service's";
+  if (facts.network.etcd) {
+    for (const EtcdMember& one : facts.network.etcd->members) {
+      if (!one.clock_ahead ||
+          (ahead && std::chrono::abs(*one.clock_ahead) < std::chrono::abs(*ahead)))
+        continue;
+      ahead = one.clock_ahead;
+      whose = "that of etcd at " + to_text(one.address);
+    }
+  }
   const std::optional<bool>& synchronised = facts.clock.synchronised;
   Finding finding{
       .seen = !synchronised   ? "the kernel does not say whether the clock is synchronised"
@@ -313,7 +323,7 @@ std::optional<Finding> judge_clock(const DoctorFacts& facts) {
     const double seconds = std::chrono::duration<double>(*ahead).count();
     const Duration size = std::chrono::abs(*ahead);
     finding.details.emplace_back("service_ahead_s", seconds);
-    finding.seen += "; the service's is " + to_text(size) + (seconds >= 0 ? " ahead" : " behind");
+    finding.seen += "; " + whose + " is " + to_text(size) + (seconds >= 0 ? " ahead" : " behind");
     if (size >= std::chrono::seconds(2)) {
       finding.rate(
           size >= std::chrono::minutes(5) ? kProblem : kWarning,

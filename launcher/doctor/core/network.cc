@@ -1,6 +1,7 @@
 // Checks of names, the endpoint and ports. See launcher/doctor/core/doctor.h.
 #include <algorithm>
 
+#include "base/concat.h"
 #include "base/joined.h"
 #include "base/split.h"
 #include "launcher/doctor/core/doctor.h"
@@ -347,6 +348,61 @@ std::optional<Finding> judge_services(const DoctorFacts& facts) {
   return finding;
 }
 
+// A leader must write before it decides. Its lease is 2 s.
+constexpr Duration kSlowWrite = std::chrono::milliseconds(50);
+constexpr Duration kVerySlowWrite = std::chrono::milliseconds(400);
+// etcd's default. Not every version says its quota.
+constexpr std::int64_t kDefaultQuota = std::int64_t{2} << 30;
+
+std::optional<Finding> judge_etcd(const DoctorFacts& facts) {
+  if (!facts.network.etcd) return std::nullopt;
+  const EtcdFacts& etcd = *facts.network.etcd;
+  std::vector<std::string> troubles;
+  std::string version;
+  std::int64_t fullest = 0;  // percent
+  Finding finding;
+  for (const EtcdMember& one : etcd.members) {
+    const std::string trouble =
+        one.trouble.empty() && !one.has_leader ? "it has no leader" : one.trouble;
+    finding.details.emplace_back(to_text(one.address), seconds_of(one.took));
+    if (version.empty()) version = one.version;
+    fullest = std::max(fullest, 100 * one.size / (one.quota > 0 ? one.quota : kDefaultQuota));
+    if (!trouble.empty()) troubles.push_back(to_text(one.address) + ": " + trouble);
+  }
+  finding.details.emplace_back("version", version);
+  finding.details.emplace_back("quota_used_percent", static_cast<int>(fullest));
+  finding.seen = "etcd" + (version.empty() ? "" : " " + version) + ": " +
+                 std::to_string(etcd.members.size() - troubles.size()) + " of " +
+                 std::to_string(etcd.members.size()) + " given members answer";
+  if (!troubles.empty()) finding.seen += "; " + joined(troubles, "; ");
+  if (etcd.write_took) finding.seen += "; a durable write takes " + to_text(*etcd.write_took);
+  constexpr auto kNobodyLeads = "no node can run the service: all wait, then give up";
+  if (!etcd.alarms.empty()) {
+    finding.seen += "; alarm " + joined(etcd.alarms);
+    finding.rate(kProblem, kNobodyLeads,
+                 "etcd writes nothing: `etcdctl alarm list`; after NOSPACE compact, defragment, "
+                 "then `etcdctl alarm disarm`");
+  } else if (!etcd.write_took) {
+    finding.seen += "; a write fails: " + etcd.write_trouble;
+    finding.rate(
+        kProblem, kNobodyLeads,
+        "`etcdctl endpoint health --cluster` shows what is wrong; ddprun needs etcd 3.4 or "
+        "later, of which more than half of the members run");
+  } else if (*etcd.write_took >= kVerySlowWrite) {
+    finding.rate(kProblem, "the leader changes again and again", "give etcd a faster disk");
+  } else if (*etcd.write_took >= kSlowWrite) {
+    finding.rate(kWarning, "each restart of the job takes longer", "give etcd a faster disk");
+  } else if (fullest >= 80) {
+    finding.seen += concat("; its data is ", fullest, " % of its quota");
+    finding.rate(kWarning, "a full etcd writes nothing, so no node can run the service",
+                 "compact and defragment etcd, or raise its --quota-backend-bytes");
+  } else if (!troubles.empty()) {
+    finding.rate(kWarning, "the loss of another member may stop the job",
+                 "repair these members, or correct --rdzv-endpoint");
+  }
+  return finding;
+}
+
 // --- addresses -----------------------------------------------------------------------------------
 
 std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
@@ -524,6 +580,7 @@ std::vector<Check> network_checks() {
           {"endpoint-reach", judge_endpoint_reach},
           {"service", judge_service},
           {"services", judge_services},
+          {"etcd", judge_etcd},
           {"endpoint-port", judge_endpoint_port},
           {"port-range", judge_port_range},
           {"source-address", judge_source_address},

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <tuple>
 
+#include "base/concat.h"
 #include "base/host_port.h"
 #include "base/joined.h"
 #include "base/nearest_word.h"
@@ -13,6 +14,7 @@
 #include "base/seconds.h"
 #include "base/signal_names.h"
 #include "base/split.h"
+#include "rendezvous/persistence/core/state_place.h"
 
 namespace ddprun {
 namespace {
@@ -156,9 +158,9 @@ Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_por
   return invalid_value(text, "the host is missing; expected HOST:PORT").within("--rdzv-endpoint");
 }
 
-// Parses the --rdzv-endpoint of a job that has several services. The port of an entry counts for it
+// Parses an --rdzv-endpoint that may name several services. The port of an entry counts for it
 // alone.
-Result<std::vector<HostPort>> parse_services(const std::string& text) {
+Result<std::vector<HostPort>> parse_services(const std::string& text, std::uint16_t default_port) {
   constexpr std::size_t kMostServices = 16;
   std::vector<HostPort> services;
   const auto bad = [&text](std::string why) {
@@ -166,7 +168,7 @@ Result<std::vector<HostPort>> parse_services(const std::string& text) {
   };
   for (const std::string_view entry : split(text, ',')) {
     if (entry.empty()) return bad("an entry is empty; expected HOST[:PORT],HOST[:PORT],...");
-    Result<HostPort> one = parse_endpoint(entry, kDefaultRdzvPort);
+    Result<HostPort> one = parse_endpoint(entry, default_port);
     if (!one) return one.error();
     if (one->port == 0) return bad("0 cannot be used: nodes must know the port of each service");
     if (std::ranges::count(services, *one) > 0) return bad(to_text(*one) + " is named twice");
@@ -178,6 +180,9 @@ Result<std::vector<HostPort>> parse_services(const std::string& text) {
   return services;
 }
 
+constexpr const char* kMasterHasNoEffect =
+    "--master-addr and --master-port have no effect: with --rdzv-endpoint each generation has its "
+    "own store";
 constexpr const char* kMustKnowPort =
     "0 cannot be used with several nodes: they must know the port";
 
@@ -201,6 +206,63 @@ Result<void> check_node_rank(const LaunchOptions& options) {
                        "expected " + (options.nodes.max == 1 ? "0" : "0 to " + most) +
                            " with --nnodes=" + std::to_string(options.nodes.max))
       .within("--node-rank");
+}
+
+bool is_etcd(const std::string& backend) { return backend == "etcd" || backend == "etcd-v2"; }
+
+// The keys of --rdzv-conf that concern etcd, as torchrun's etcd backends have them.
+constexpr std::array<std::string_view, 5> kEtcdConf{"protocol", "cacert", "cert", "key",
+                                                    "etcd_prefix"};
+
+// Returns the job's id as a part of a key of etcd. The prefix of one job must not begin that of
+// another.
+std::string as_key(const std::string& job) {
+  std::string key;
+  for (const char c : job) key += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+  return key;
+}
+
+// Plans a job whose agents elect the one that runs the service.
+Result<EtcdPlace> plan_etcd(const LaunchOptions& options) {
+  constexpr std::uint16_t kEtcdPort = 2379;
+  if (options.rdzv_endpoint.empty()) {
+    return refused("--rdzv-endpoint",
+                   "--rdzv-backend=" + options.rdzv_backend +
+                       " needs the address of etcd: give HOST[:PORT], or several of its members");
+  }
+  Result<std::vector<HostPort>> members = parse_services(options.rdzv_endpoint, kEtcdPort);
+  if (!members) return members.error();
+  const auto conf = [&options](const char* key) {
+    const auto found = options.rdzv_conf.find(key);
+    return found == options.rdzv_conf.end() ? std::string() : found->second;
+  };
+  EtcdPlace place{.members = std::move(*members),
+                  .prefix = conf("etcd_prefix"),
+                  .ca = conf("cacert"),
+                  .cert = conf("cert"),
+                  .key = conf("key")};
+  const std::string protocol = conf("protocol");
+  if (!protocol.empty() && protocol != "http" && protocol != "https") {
+    return refused("--rdzv-conf",
+                   "protocol: invalid value '" + protocol + "' (expected http or https)");
+  }
+  place.uses_tls = protocol == "https";
+  if (!place.uses_tls && !(place.ca + place.cert + place.key).empty()) {
+    return refused("--rdzv-conf", "cacert, cert and key need protocol=https");
+  }
+  if (place.cert.empty() != place.key.empty()) {
+    return refused("--rdzv-conf", "cert and key are needed together");
+  }
+  if (place.prefix.ends_with('/')) place.prefix.pop_back();
+  if (!is_etcd_prefix(place.prefix)) {
+    return refused("--rdzv-conf",
+                   concat("etcd_prefix: invalid value '", conf("etcd_prefix"),
+                          "' (expected a path of at most ", StatePlace::kMaxPrefixBytes,
+                          " bytes, such as /team/jobs)"));
+  }
+  if (place.prefix.empty()) place.prefix = "/ddprun/jobs";
+  place.prefix += "/" + as_key(options.rdzv_id);
+  return place;
 }
 
 // Returns a remark. torchrun passes all keys on to its backend, which ignores unknown ones.
@@ -234,6 +296,7 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
     } else {
       const auto foreign =
           std::ranges::find(kForeignConf, key, [](const auto& row) { return row.first; });
+      if (is_etcd(options.rdzv_backend) && std::ranges::count(kEtcdConf, key) > 0) continue;
       if (foreign == kForeignConf.end()) {
         unknown.push_back(key);
       } else {
@@ -250,9 +313,12 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 }  // namespace
 
 std::string services_text(const Rendezvous& plan) {
-  std::vector<std::string> texts{to_text(plan.endpoint)};
-  for (const HostPort& one : plan.other_services) texts.push_back(to_text(one));
-  return joined(texts);
+  std::vector<HostPort> places{plan.endpoint};
+  places.insert(places.end(), plan.other_services.begin(), plan.other_services.end());
+  const bool has_etcd = plan.mode == Rendezvous::Mode::kEtcd;
+  std::vector<std::string> texts;
+  for (const HostPort& one : has_etcd ? plan.etcd.members : places) texts.push_back(to_text(one));
+  return (has_etcd ? "etcd " : "") + joined(texts);
 }
 
 std::string listening_host(const ServiceAddress& address, const NodeRange& nodes) {
@@ -281,11 +347,13 @@ Result<void> check_output(LaunchOptions& options) {
 
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const std::string& backend = options.rdzv_backend;
-  const bool is_known = backend.empty() || backend == "c10d" || backend == "static";
+  const bool is_known =
+      backend.empty() || backend == "c10d" || backend == "static" || is_etcd(backend);
   if (!is_known && !options.standalone) {
-    return invalid_value(backend,
-                         "expected c10d or static; ddprun has its own service, see --rdzv-endpoint "
-                         "and ddp-rendezvous")
+    return invalid_value(
+               backend,
+               "expected c10d, static, etcd or etcd-v2; without one, see --rdzv-endpoint and "
+               "ddp-rendezvous")
         .within("--rdzv-backend");
   }
   const std::tuple<bool, std::string_view, std::string_view> contradictions[] = {
@@ -343,6 +411,15 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   }
 
   const bool has_list = options.rdzv_endpoint.find(',') != std::string::npos;
+  if (is_etcd(backend)) {
+    plan.mode = Rendezvous::Mode::kEtcd;
+    if (auto ok = check_node_rank(options); !ok) return ok.error();
+    Result<EtcdPlace> place = plan_etcd(options);
+    if (!place) return place.error();
+    plan.etcd = std::move(*place);
+    if (master_given) plan.remarks.push_back(kMasterHasNoEffect);
+    return plan;
+  }
   if (has_list && !backend.empty()) {
     return refused("--rdzv-endpoint",
                    "several services cannot be used with --rdzv-backend=" + backend +
@@ -395,7 +472,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   plan.mode = Rendezvous::Mode::kDynamic;
   if (auto ok = check_node_rank(options); !ok) return ok.error();
   if (has_list) {
-    Result<std::vector<HostPort>> services = parse_services(options.rdzv_endpoint);
+    Result<std::vector<HostPort>> services =
+        parse_services(options.rdzv_endpoint, kDefaultRdzvPort);
     if (!services) return services.error();
     plan.endpoint = services->front();
     plan.other_services.assign(services->begin() + 1, services->end());
@@ -413,9 +491,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     plan.next_ports = options.cluster->next_ports;
   }
   if (master_given) {
-    plan.remarks.push_back(
-        "--master-addr and --master-port have no effect: with --rdzv-endpoint each generation has "
-        "its own store");
+    plan.remarks.push_back(kMasterHasNoEffect);
   }
   return plan;
 }

@@ -200,17 +200,29 @@ struct LaunchOptions {
   BindPolicy bind_policy() const { return bind.value_or(numa_binding.value_or(BindPolicy::kNone)); }
 };
 
+// EtcdPlace: etcd, where the agents of a job elect the one that runs the service.
+struct EtcdPlace {
+  std::vector<HostPort> members;
+  std::string prefix;  // of the keys of this job
+  bool uses_tls = false;
+  std::string ca;  // files; empty: this system's authorities, and no certificate to show
+  std::string cert;
+  std::string key;
+};
+
 // Rendezvous: how the nodes find each other.
 struct Rendezvous {
   enum class Mode {
     kLocal,    // one node: only the store listens, on loopback
     kDynamic,  // a service at endpoint; if none runs, the node with that address starts it
     kStatic,   // torchrun's static backend: node rank 0 serves everything there
+    kEtcd,     // each agent has a service, and one of them leads
   };
   Mode mode = Mode::kLocal;
   HostPort endpoint;
   // Services with the same state as that at endpoint. If there are some, no node starts one.
   std::vector<HostPort> other_services;
+  EtcdPlace etcd;  // kEtcd
   // Ports of that host where the service is if endpoint's is taken, in order. Empty: the user
   // or the scheduler gave the port.
   std::vector<std::uint16_t> next_ports;

@@ -16,13 +16,13 @@ Error bad(std::string_view text, std::string_view expected) {
   return invalid_argument(concat("invalid value '", text, "' (", expected, ")"));
 }
 
-// Returns whether the keys of two prefixes are apart whenever the prefixes differ.
-bool is_prefix(std::string_view prefix) {
+}  // namespace
+
+bool is_etcd_prefix(std::string_view prefix) {
   return prefix.size() <= StatePlace::kMaxPrefixBytes && prefix.find("//") == prefix.npos &&
+         !prefix.ends_with('/') && (prefix.empty() || prefix.starts_with('/')) &&
          std::ranges::none_of(prefix, [](char c) { return is_control(c) || c == '?' || c == '#'; });
 }
-
-}  // namespace
 
 Result<StatePlace> parse_state_place(std::string_view text) {
   StatePlace place;
@@ -51,7 +51,7 @@ Result<StatePlace> parse_state_place(std::string_view text) {
   }
   std::string_view prefix = rest.substr(slash);
   if (prefix.ends_with('/')) prefix.remove_suffix(1);
-  if (!is_prefix(prefix)) {
+  if (!is_etcd_prefix(prefix)) {
     return bad(text, concat("the prefix of the keys must be a path of at most ",
                             StatePlace::kMaxPrefixBytes, " bytes, such as /ddprun/cluster1"));
   }

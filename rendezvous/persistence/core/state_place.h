@@ -25,6 +25,10 @@ struct StatePlace {
   std::string prefix;          // of all keys, with a slash at its beginning and none at its end
 };
 
+// Returns whether this is a prefix of keys without a slash at its end. The keys of two such
+// prefixes are apart whenever the prefixes differ.
+bool is_etcd_prefix(std::string_view prefix);
+
 // Parses the value of --state. kInvalidArgument says what is wrong with it.
 Result<StatePlace> parse_state_place(std::string_view text);
 

@@ -70,6 +70,26 @@ TEST(EtcdCodec, ReadsTheLeaderKeyOfBothOutcomes) {
   EXPECT_FALSE(decode_leader_key(body(R"("responses":[{"response_range":{}}])")));
 }
 
+TEST(EtcdCodec, ReadsTheLeaderKeyWithoutCampaigning) {
+  EXPECT_EQ(read_leader_key("/p").path, "/v3/kv/range");
+  const auto key =
+      decode_leader_key_if_any(body(R"("kvs":[)" + kv("/p/leader", "a:1", 5, 5) + "]"));
+  ASSERT_TRUE(key);
+  EXPECT_EQ(key->created, 5);
+  EXPECT_EQ(key->value, "a:1");
+  EXPECT_EQ(key->seen, 9);
+  const auto none = decode_leader_key_if_any(body(""));
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->created, 0);
+}
+
+TEST(EtcdCodec, KeysMayBelongToALease) {
+  const FencedWrite write{.term = 5, .chain_value = "5 1", .entries = {{"job/a", "{}"}}};
+  EXPECT_EQ(put_fenced("/p", write).body.find("lease"), std::string::npos);
+  const std::string put = put_fenced("/p", write, 7).body;
+  EXPECT_NE(put.find(R"("lease":"7")"), put.rfind(R"("lease":"7")")) << "of the chain, too";
+}
+
 TEST(EtcdCodec, ReadsTheStateAndTheChain) {
   const auto contents = decode_contents(
       "/p", body(R"("kvs":[)" + kv("/p/chain", "5 3", 6, 8) + "," + kv("/p/leader", "a:1", 5, 5) +
@@ -117,6 +137,7 @@ TEST(EtcdCodec, RefusesWhatIsNotEtcds) {
     EXPECT_FALSE(decode_granted(text)) << text;
     EXPECT_FALSE(decode_kept(text)) << text;
     EXPECT_FALSE(decode_leader_key(text)) << text;
+    EXPECT_FALSE(decode_leader_key_if_any(text)) << text;
     EXPECT_FALSE(decode_contents("/p", text)) << text;
     EXPECT_FALSE(decode_written(text)) << text;
   }

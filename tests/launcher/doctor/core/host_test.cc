@@ -219,6 +219,15 @@ TEST(DoctorClock, IsComparedWithTheServices) {
   EXPECT_EQ(level(minutes(5)), Level::kProblem);
 }
 
+TEST(DoctorClock, IsComparedWithThatOfEtcdsMembers) {
+  DoctorFacts facts = healthy_facts();
+  EtcdMember near{.address = {"e1", 2379}, .clock_ahead = seconds(1)};
+  EtcdMember jumped{.address = {"e2", 2379}, .clock_ahead = -minutes(60)};
+  facts.network.etcd = EtcdFacts{.members = {near, jumped, near}};
+  EXPECT_EQ(level_of(facts, "clock"), Level::kProblem);
+  EXPECT_THAT(finding_of(facts, "clock").seen, HasSubstr("that of etcd at e2:2379 is"));
+}
+
 TEST(DoctorClock, ThatNobodySynchronisesIsNotedWhereItCannotBeCompared) {
   DoctorFacts facts = healthy_facts();
   facts.clock.synchronised = false;

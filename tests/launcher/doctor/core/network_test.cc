@@ -192,6 +192,35 @@ TEST(DoctorServices, ShouldAllAnswer) {
   EXPECT_EQ(level_of(facts, "services"), Level::kProblem);
 }
 
+TEST(DoctorEtcd, HasToWriteSoon) {
+  DoctorFacts facts = facts_with_endpoint();
+  EtcdMember member{.address = {"e1", 2379}, .version = "3.4.23", .has_leader = true};
+  facts.network.etcd = EtcdFacts{.members = {member, member}, .write_took = milliseconds(1)};
+  EtcdFacts& etcd = *facts.network.etcd;
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kOk);
+  EXPECT_THAT(finding_of(facts, "etcd").seen,
+              HasSubstr("etcd 3.4.23: 2 of 2 given members answer; a durable write takes 1 ms"));
+  etcd.members[1].trouble = "Connection refused";
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kWarning);
+  etcd.members[1].trouble = "";
+  etcd.members[1].size = std::int64_t{1700} << 20;
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kWarning) << "of 2 GiB";
+  etcd.members[1].quota = std::int64_t{8} << 30;
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kOk);
+  etcd.write_took = milliseconds(60);
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kWarning);
+  etcd.write_took = milliseconds(500);
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kProblem);
+  etcd.write_took = milliseconds(1);
+  etcd.alarms = {"NOSPACE"};
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kProblem);
+  etcd.alarms.clear();
+  etcd.write_took.reset();
+  etcd.write_trouble = "no leader";
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kProblem);
+  EXPECT_THAT(finding_of(facts, "etcd").seen, HasSubstr("a write fails: no leader"));
+}
+
 // --- addresses ---
 
 TEST(DoctorSourceAddress, NotesThatThereIsAnotherNetwork) {

@@ -182,6 +182,26 @@ TEST(PlanRendezvous, SeveralServicesHaveEachTheirOwnPort) {
   }
 }
 
+TEST(PlanRendezvous, WithEtcdTheNodesElectTheOneThatServes) {
+  for (const char* backend : {"etcd", "etcd-v2"}) {
+    LaunchOptions options = with({2, 4}, "e1,e2:1234");
+    options.rdzv_backend = backend;
+    options.rdzv_id = "team/a%";
+    const Result<Rendezvous> plan = plan_rendezvous(options);
+    ASSERT_TRUE(plan) << plan.error().message();
+    EXPECT_EQ(plan->mode, Rendezvous::Mode::kEtcd);
+    EXPECT_EQ(plan->etcd.members, (std::vector<HostPort>{{"e1", 2379}, {"e2", 1234}}));
+    EXPECT_EQ(plan->etcd.prefix, "/ddprun/jobs/team%2Fa%25") << "no job's keys are in another's";
+    EXPECT_FALSE(plan->etcd.uses_tls);
+    EXPECT_TRUE(plan->remarks.empty());
+    EXPECT_EQ(services_text(*plan), "etcd e1:2379, e2:1234");
+    options.rdzv_conf = {{"protocol", "https"}, {"cacert", "ca.pem"}, {"etcd_prefix", "/x/"}};
+    EXPECT_EQ(plan_rendezvous(options)->etcd.prefix, "/x/team%2Fa%25");
+    EXPECT_EQ(plan_rendezvous(options)->etcd.ca, "ca.pem");
+    EXPECT_TRUE(plan_rendezvous(options)->remarks.empty());
+  }
+}
+
 TEST(PlanRendezvous, OnlyAPortThatWasMadeFromTheSchedulersJobHasNextOnes) {
   LaunchOptions options = with({2, 2}, "node0:20812");
   EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty()) << "it was given";
@@ -251,8 +271,21 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   std::vector<Case> cases;
   cases.push_back({with({2, 2}), "--nnodes"});
   LaunchOptions bad = with({1, 1});
-  bad.rdzv_backend = "etcd";
+  bad.rdzv_backend = "zookeeper";
   cases.push_back({bad, "--rdzv-backend"});
+  bad.rdzv_backend = "etcd";
+  cases.push_back({bad, "--rdzv-endpoint"});
+  bad.rdzv_endpoint = "e1";
+  bad.rdzv_conf = {{"protocol", "ftp"}};
+  cases.push_back({bad, "--rdzv-conf"});
+  bad.rdzv_conf = {{"cacert", "ca.pem"}};
+  cases.push_back({bad, "--rdzv-conf"});
+  bad.rdzv_conf = {{"protocol", "https"}, {"cert", "c.pem"}};
+  cases.push_back({bad, "--rdzv-conf"});
+  for (const char* prefix : {"jobs", "/team//jobs"}) {
+    bad.rdzv_conf = {{"etcd_prefix", prefix}};
+    cases.push_back({bad, "--rdzv-conf"});
+  }
   bad = with({2, 2}, "node0:99999");
   cases.push_back({bad, "--rdzv-endpoint"});
   cases.push_back({with({2, 2}, ":29400"), "--rdzv-endpoint"});
