@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
+#include <map>
 #include <new>
+#include <optional>
 #include <set>
 #include <utility>
+
+#include "rendezvous/http/core/event_feed.h"
 
 namespace ddprun {
 
@@ -32,6 +36,7 @@ struct Connection {
   bool is_reading = false;
   bool is_sending = false;
   bool closed = false;
+  EventFeed::Reader reader = 0;  // 0: it is none
   std::size_t ignored_bytes = 0;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
@@ -40,7 +45,8 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(HttpPages pages, const HttpLimits& limits) : pages_(std::move(pages)), limits_(limits) {}
+  Impl(HttpPages pages, const HttpLimits& limits, MakeEdition make_edition)
+      : pages_(std::move(pages)), limits_(limits), make_edition_(std::move(make_edition)) {}
 
   void adopt(TransportPtr wire, std::string_view first_bytes) {
     if (connections_.size() >= limits_.connections) close(longest_waited_for());
@@ -54,11 +60,25 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   void stop() {
     for (const ConnectionPtr& connection : std::exchange(connections_, {})) release(*connection);
+    close_readers();
+  }
+
+  void changed() {
+    feed_.changed();
+    arm_feed();
+  }
+
+  void close_readers() {
+    for (const auto& [reader, connection] : std::exchange(readers_, {})) {
+      release(*connection);
+      feed_.remove(reader);
+    }
+    forget_edition();
   }
 
   HttpCounters counters() const {
     HttpCounters now = counters_;
-    now.connections = connections_.size();
+    now.connections = connections_.size() + readers_.size();
     return now;
   }
 
@@ -98,8 +118,9 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void take(const ConnectionPtr& connection, std::string_view bytes) {
-    if (connection->is_sending) return;  // the 408 answer is on its way: sent() reads on
-    if (!connection->sending.last) {
+    if (!connection->reader && connection->is_sending)
+      return;  // the 408 answer is on its way: sent() reads on
+    if (!connection->reader && !connection->sending.last) {
       connection->exchange.append(bytes);
       return serve(connection);
     }
@@ -109,6 +130,9 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void send(const ConnectionPtr& connection, HttpAnswer answer) {
+    if (answer.is_stream && readers_.size() >= limits_.readers) {
+      answer = connection->exchange.refuse(503, "too many pages are open: try again later");
+    }
     ++counters_.answers[answer.status];
     connection->sending = std::move(answer);
     connection->is_sending = true;
@@ -126,10 +150,76 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   void sent(const ConnectionPtr& connection) {
     connection->is_sending = false;
     connection->sending.body.reset();
+    if (connection->sending.is_stream) return begin_reading(connection);
     begin_waiting(connection);
     if (!connection->sending.last) return serve(connection);
     connection->wire->end_writing();
     read(connection);
+  }
+
+  // --- readers of events
+  // --------------------------------------------------------------------------
+
+  void begin_reading(const ConnectionPtr& connection) {
+    connection->deadline.cancel();
+    if (readers_.size() >= limits_.readers) return close(connection);  // another one was faster
+    connections_.erase(connection);
+    connection->reader = ++last_reader_;
+    readers_[connection->reader] = connection;
+    feed_.add(connection->reader);
+    if (!feed_timer_) feed_timer_.emplace(connection->wire->socket().get_executor());
+    arm_feed();
+    read(connection);
+  }
+
+  // Sets the timer to the feed's deadline, unless it is set to an earlier time.
+  void arm_feed() {
+    const TimePoint now = BootClock::now();
+    const std::optional<TimePoint> due = feed_.deadline(now);
+    if (!due || (armed_ && *armed_ <= *due)) return;
+    armed_ = *due;
+    feed_timer_->expires_after(*due - now);
+    feed_timer_->async_wait([weak = weak_from_this()](error_code error) {
+      const auto self = weak.lock();
+      if (error || !self) return;
+      self->armed_.reset();
+      self->take_turn();
+    });
+  }
+
+  void take_turn() {
+    const TimePoint begun = BootClock::now();
+    const EventFeed::Turn turn = feed_.turn(begun);
+    if (turn.make) {
+      try {
+        edition_ = make_edition_();
+      } catch (const std::bad_alloc&) {
+        return close_readers();
+      }
+      feed_.made(begun, BootClock::now(), edition_->size(), turn.to.size());
+    }
+    for (const EventFeed::Reader reader : turn.to) send_edition(readers_.at(reader));
+    arm_feed();
+  }
+
+  void send_edition(const ConnectionPtr& connection) {
+    connection->sending.body = edition_;
+    connection->is_sending = true;
+    begin_waiting(connection);
+    connection->wire->write({asio::buffer(*edition_)},
+                            [self = shared_from_this(), connection](const Result<void>& written) {
+                              if (connection->closed) return;
+                              if (!written) return self->close(connection);
+                              connection->is_sending = false;
+                              connection->sending.body.reset();
+                              connection->deadline.cancel();
+                              self->feed_.idle(connection->reader);
+                              self->arm_feed();
+                            });
+  }
+
+  void forget_edition() {
+    if (readers_.empty()) edition_.reset();
   }
 
   // Starts the timeout for the whole next step, not for single bytes.
@@ -143,6 +233,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void lose_patience(const ConnectionPtr& connection) {
+    if (connection->reader && !connection->is_sending) return;  // it was cancelled too late
     if (connection->is_sending || connection->sending.last) return close(connection);
     if (!connection->exchange.has_begun()) return close(connection);
     send(connection, connection->exchange.refuse(408, "the rest of the request did not arrive"));
@@ -151,6 +242,10 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   void close(const ConnectionPtr& connection) {
     release(*connection);
     connections_.erase(connection);
+    if (!connection->reader) return;
+    readers_.erase(connection->reader);
+    feed_.remove(connection->reader);
+    forget_edition();
   }
 
   static void release(Connection& connection) {
@@ -161,18 +256,29 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   HttpPages pages_;
   HttpLimits limits_;
+  MakeEdition make_edition_;
   std::set<ConnectionPtr> connections_;
+  std::map<EventFeed::Reader, ConnectionPtr> readers_;
+  EventFeed::Reader last_reader_ = 0;
+  EventFeed feed_;
+  HttpBody edition_;  // the newest one; null: there is no reader
+  std::optional<asio::steady_timer> feed_timer_;
+  std::optional<TimePoint> armed_;
   HttpCounters counters_;
 };
 
-HttpEntry::HttpEntry(HttpPages pages, const HttpLimits& limits)
-    : impl_(std::make_shared<Impl>(std::move(pages), limits)) {}
+HttpEntry::HttpEntry(HttpPages pages, const HttpLimits& limits, MakeEdition make_edition)
+    : impl_(std::make_shared<Impl>(std::move(pages), limits, std::move(make_edition))) {}
 
 HttpEntry::~HttpEntry() { impl_->stop(); }
 
 void HttpEntry::adopt(TransportPtr wire, std::string_view first_bytes) {
   impl_->adopt(std::move(wire), first_bytes);
 }
+
+void HttpEntry::changed() { impl_->changed(); }
+
+void HttpEntry::close_readers() { impl_->close_readers(); }
 
 HttpCounters HttpEntry::counters() const { return impl_->counters(); }
 

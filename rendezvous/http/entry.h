@@ -5,8 +5,13 @@
 // connection does not disturb another. HttpLimits bounds the number of connections, the
 // requests, the memory and the time of each. Nothing is logged, because probes and unknown
 // clients connect often.
+//
+// A page with is_stream makes its connection a reader: it is sent the editions of the status as
+// events until it closes. EventFeed (core/event_feed.h) decides when. All readers share the bytes
+// of an edition. A reader that does not take one within `patience` is closed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -23,21 +28,32 @@ struct HttpLimits {
   // connection.
   std::size_t connections = 32;
   std::size_t requests = 100;  // per connection
+  std::size_t readers = 64;    // of events, in addition to `connections`; one more gets a 503
   // The timeout for a whole request to arrive, for an answer to be read, and for the peer to
   // close after the last answer.
   Duration patience = std::chrono::seconds(10);
 };
 
+// Makes the newest edition, in the form of event_text().
+using MakeEdition = std::function<HttpBody()>;
+
 class HttpEntry {
  public:
-  // pages: called on the thread of the sockets' io_context.
-  explicit HttpEntry(HttpPages pages, const HttpLimits& limits = {});
+  // Both functions are called on the thread of the sockets' io_context. `make_edition` may be null
+  // if no page is a stream.
+  explicit HttpEntry(HttpPages pages, const HttpLimits& limits = {},
+                     MakeEdition make_edition = nullptr);
   // Closes every connection at once. `pages` is not called afterwards.
   ~HttpEntry();
 
   // Takes over a connection with the decrypted bytes that were already read from it. Over TLS
   // it is https.
   void adopt(TransportPtr wire, std::string_view first_bytes);
+
+  // Reports that a new edition would differ. Costs little.
+  void changed();
+  // Closes the connections of all readers. Their pages connect again, and are checked again.
+  void close_readers();
 
   HttpCounters counters() const;
 

@@ -39,24 +39,36 @@ bool has_folded_line(std::string_view header) {
 struct Head {
   int status = 200;
   std::string_view type;
-  std::size_t content_length = 0;
+  std::optional<std::size_t> content_length = {};  // nullopt: a stream
   bool last = false;
   bool allow = false;      // list the allowed methods
   bool challenge = false;  // name the authorization scheme
   std::string_view location = {};
+  std::string_view cookie = {};
 };
+
+// What a browser may do with a page of ours: load files from this service and nothing else. No
+// other site may show it in a frame, and no type is guessed.
+constexpr std::string_view kContentPolicy =
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 std::string write(const Head& head) {
   http::response<http::empty_body> response(http::int_to_status(static_cast<unsigned>(head.status)),
                                             11);
   response.set(http::field::content_type, {head.type.data(), head.type.size()});
   response.set(http::field::cache_control, "no-store");
+  response.set("Content-Security-Policy", {kContentPolicy.data(), kContentPolicy.size()});
+  response.set("X-Content-Type-Options", "nosniff");
+  response.set("Referrer-Policy", "same-origin");
   if (head.allow) response.set(http::field::allow, "GET, HEAD");
   if (head.challenge) response.set(http::field::www_authenticate, "Bearer");
   if (!head.location.empty()) {
     response.set(http::field::location, {head.location.data(), head.location.size()});
   }
-  response.content_length(head.content_length);
+  if (!head.cookie.empty()) {
+    response.set(http::field::set_cookie, {head.cookie.data(), head.cookie.size()});
+  }
+  if (head.content_length) response.content_length(*head.content_length);
   response.keep_alive(!head.last);
   std::ostringstream text;
   text << response.base();
@@ -64,16 +76,19 @@ std::string write(const Head& head) {
 }
 
 HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
-  return {.head = write({.status = page.status,
-                         .type = page.type,
-                         .content_length = page.body->size(),
-                         .last = last,
-                         .allow = page.status == 405,
-                         .challenge = page.status == 401,
-                         .location = page.location}),
+  Head head{.status = page.status,
+            .type = page.type,
+            .last = last || page.is_stream,
+            .allow = page.status == 405,
+            .challenge = page.status == 401,
+            .location = page.location,
+            .cookie = page.cookie};
+  if (page.body) head.content_length = page.body->size();
+  return {.head = write(head),
           .body = with_body ? page.body : nullptr,
           .status = page.status,
-          .last = last};
+          .last = head.last,
+          .is_stream = with_body && page.is_stream};
 }
 
 }  // namespace
@@ -99,16 +114,19 @@ std::optional<HttpAnswer> HttpExchange::next() {
     searched_ = bytes.size() - std::min(bytes.size(), kEndOfHeader.size() - 1);
     return std::nullopt;
   }
-  const std::size_t size = end + kEndOfHeader.size();
-  HttpAnswer answered = answer(bytes.substr(0, size));
-  over_ = answered.last;
+  std::size_t size = end + kEndOfHeader.size();
+  std::optional<HttpAnswer> answered = answer(bytes.substr(0, size), size);
+  if (!answered) return std::nullopt;
+  over_ = answered->last;
   buffer_.consume(over_ ? buffer_.size() : size);
   searched_ = 0;
   begins_well_ = false;
   return answered;
 }
 
-HttpAnswer HttpExchange::answer(std::string_view header) {
+// Answers the request with this header. nullopt: its body is not complete. `size`: of the header;
+// the size of the body is added.
+std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::size_t& size) {
   if (has_folded_line(header)) return refuse(400, "a field of the header is one line");
   Parser parser;
   if (const std::string wrong = parse(parser, header); !wrong.empty()) return refuse(400, wrong);
@@ -116,24 +134,39 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
   if (!parser.is_header_done()) return refuse(400, "a line of the request is cut short");
   const auto& request = parser.get();
   const bool is_head = request.method() == http::verb::head;
-  if (!is_head && request.method() != http::verb::get) {
+  const std::string_view target(request.target().data(), request.target().size());
+  const std::string_view path = target.substr(0, target.find('?'));
+  const bool is_post = request.method() == http::verb::post && path == kPostPath;
+  if (!is_head && !is_post && request.method() != http::verb::get) {
     return refuse(405, "only GET and HEAD are supported");
   }
   // Refused also in a form that Beast does not know and skips: the end of the request is in
   // doubt then.
-  if (request.count(http::field::transfer_encoding) > 0 ||
-      parser.content_length().value_or(0) > 0) {
-    return refuse(400, "GET and HEAD have no body");
+  const std::uint64_t body_bytes = parser.content_length().value_or(0);
+  if (request.count(http::field::transfer_encoding) > 0 || (!is_post && body_bytes > 0)) {
+    return refuse(400, is_post ? "a body has a Content-Length" : "GET and HEAD have no body");
+  }
+  if (body_bytes > kMaxBodyBytes) {
+    return refuse(413, "a body has at most " + std::to_string(kMaxBodyBytes) + " bytes");
   }
   if (request.version() >= 11 && request.count(http::field::host) != 1) {
     return refuse(400, "HTTP/1.1 requires one Host field");
   }
+  if (buffer_.size() < size + body_bytes) return std::nullopt;
+  const std::string_view body = buffer_.bytes().substr(size, body_bytes);
+  size += body_bytes;
   const bool last = --requests_left_ == 0 || !request.keep_alive();
-  const std::string_view target(request.target().data(), request.target().size());
-  const auto authorization = request[http::field::authorization];
-  std::optional<HttpPage> page =
-      pages_({.path = target.substr(0, target.find('?')),
-              .authorization = {authorization.data(), authorization.size()}});
+  const auto value = [&](http::field field) {
+    const auto text = request[field];
+    return std::string_view(text.data(), text.size());
+  };
+  std::optional<HttpPage> page = pages_({.path = path,
+                                         .authorization = value(http::field::authorization),
+                                         .cookie = value(http::field::cookie),
+                                         .origin = value(http::field::origin),
+                                         .host = value(http::field::host),
+                                         .is_post = is_post,
+                                         .body = body});
   if (!page) page = text_page("no such page", 404);
   return to_answer(*page, !is_head, last);
 }

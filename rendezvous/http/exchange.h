@@ -2,7 +2,8 @@
 // answers come out. Boost.Beast parses and writes them. Only exchange.cc includes Beast,
 // because its headers are slow to compile.
 //
-// It accepts GET and HEAD without a body. A request has at most kMaxHeaderBytes. It is parsed
+// It accepts GET and HEAD without a body, and POST of a short form to kPostPath only. The header
+// of a request has at most kMaxHeaderBytes. It is parsed
 // twice: when its first line is complete, so that invalid data is answered at once, and when
 // its header is complete. The result does not depend on how the bytes were split. The last
 // answer of a connection says `Connection: close`, and nothing is read after it. It is the
@@ -36,6 +37,8 @@ struct HttpPage {
   HttpBody body;
   int status = 200;
   std::string location = {};  // of a redirection
+  std::string cookie = {};    // to be set
+  bool is_stream = false;     // the body has no end: HttpEntry sends it
 };
 
 // Returns a page with one line of text.
@@ -47,6 +50,12 @@ struct HttpRequest {
   std::string_view path;           // without the query that begins with ?
   std::string_view authorization;  // that field's value; empty if there is none
   bool encrypted = false;          // the connection has TLS
+  // The same for these fields.
+  std::string_view cookie = {};
+  std::string_view origin = {};
+  std::string_view host = {};
+  bool is_post = false;
+  std::string_view body = {};  // of a POST
 };
 
 // Returns the page that a request asks for; nullopt: there is no such page.
@@ -56,12 +65,15 @@ struct HttpAnswer {
   std::string head;
   HttpBody body;  // null: no body follows the head
   int status = 0;
-  bool last = false;  // close the connection after sending it
+  bool last = false;       // close the connection after sending it
+  bool is_stream = false;  // events follow; also `last`
 };
 
 class HttpExchange {
  public:
   static constexpr std::size_t kMaxHeaderBytes = 8192;
+  static constexpr std::size_t kMaxBodyBytes = 256;
+  static constexpr std::string_view kPostPath = "/token";
 
   // REQUIRES: max_requests >= 1.
   HttpExchange(HttpPages pages, std::size_t max_requests)
@@ -81,7 +93,7 @@ class HttpExchange {
   std::size_t capacity() const { return buffer_.capacity(); }
 
  private:
-  HttpAnswer answer(std::string_view header);
+  std::optional<HttpAnswer> answer(std::string_view header, std::size_t& size);
 
   HttpPages pages_;
   std::size_t requests_left_;

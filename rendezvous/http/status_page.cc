@@ -79,6 +79,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
   if (!member.local) {
     json["silent_ms"] = to_ms(now - member.last_heard);
   }
+  if (member.status.step) json["step"] = *member.status.step;
   if (member.status.leaving != 0) json["leaving"] = member.status.leaving;
   if (member.assignment) {
     const int first_rank = member.assignment->first_rank.value;

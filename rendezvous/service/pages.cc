@@ -1,11 +1,23 @@
 #include "rendezvous/service/pages.h"
 
+#include <chrono>
+#include <cstdint>
 #include <utility>
 
 #include "rendezvous/auth/core/proof.h"
+#include "rendezvous/http/core/browser.h"
+#include "rendezvous/http/core/event_feed.h"
+#include "rendezvous/http/page_files.h"
 
 namespace ddprun {
 namespace {
+
+constexpr std::int64_t kCookieSeconds = 12 * 3600;
+
+std::int64_t calendar_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
 
 HttpPage ready_page(const ServiceView& service) {
   if (service.is_draining) return text_page("the service is stopping", 503);
@@ -23,13 +35,37 @@ HttpPage leader_page(const ServiceView& service) {
 }
 
 // Returns whether the request may read protected pages. With keys it needs the token that is
-// derived from the key for every job.
-bool may_read(std::string_view authorization, const Keyring& keys) {
+// derived from the key for every job, or the cookie that a browser got for it.
+bool may_read(const HttpRequest& request, const Keyring& keys) {
   if (keys.empty()) return true;
+  if (!keys.for_every_job()) return false;
+  const std::string_view key = keys.for_every_job()->view();
   constexpr std::string_view kScheme = "Bearer ";
-  if (!keys.for_every_job() || !authorization.starts_with(kScheme)) return false;
-  return is_same_secret(authorization.substr(kScheme.size()),
-                        read_token_of(keys.for_every_job()->view()));
+  if (request.authorization.starts_with(kScheme)) {
+    return is_same_secret(request.authorization.substr(kScheme.size()), read_token_of(key));
+  }
+  const std::string_view cookie = cookie_value(request.cookie, kReadCookie);
+  return is_read_cookie(cookie, key, calendar_seconds());
+}
+
+// Exchanges the token in the form of the page for a cookie that scripts cannot read.
+HttpPage page_of_token(const HttpRequest& request, const Keyring& keys) {
+  if (!request.is_post) return text_page("this page takes only a POST", 405);
+  if (!is_same_origin(request.origin, request.host, request.encrypted)) {
+    return text_page("the form is not from this service's page", 403);
+  }
+  const std::optional<std::string_view> token = token_in_form(request.body);
+  if (!token) return text_page("a token has 64 digits: --print-read-token shows it", 400);
+  if (!keys.for_every_job() ||
+      !is_same_secret(*token, read_token_of(keys.for_every_job()->view()))) {
+    return text_page("this is not the token of this service", 403);
+  }
+  HttpPage page = text_page("ok");
+  page.cookie = std::string(kReadCookie) + "=" +
+                read_cookie_of(keys.for_every_job()->view(), calendar_seconds() + kCookieSeconds) +
+                "; Path=/; Max-Age=" + std::to_string(kCookieSeconds) +
+                "; HttpOnly; SameSite=Strict" + (request.encrypted ? "; Secure" : "");
+  return page;
 }
 
 // Returns where the leader has the page that only it can show.
@@ -66,7 +102,13 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
     return text_page("without TLS only /healthz, /readyz and /leader are served: use https://",
                      403);
   }
-  if (!may_read(request.authorization, service.keys)) {
+  // The page itself shows nothing of a job, so a browser may load it without the token.
+  if (const PageFile* file = find_page_file(path)) {
+    if (path == "/" && service.role && !service.role->leads()) return page_of_leader(path, service);
+    return HttpPage{.type = std::string(file->type), .body = body_of(std::string(file->text))};
+  }
+  if (path == HttpExchange::kPostPath) return page_of_token(request, service.keys);
+  if (!may_read(request, service.keys)) {
     return text_page(
         "this page requires the token of --print-read-token: Authorization: Bearer "
         "TOKEN",
@@ -86,7 +128,15 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
                       .body = body_of(status_page(service.jobs, this_moment()))};
     });
   }
+  if (path == "/events") {
+    if (service.role && !service.role->leads()) return page_of_leader(path, service);
+    return HttpPage{.type = "text/event-stream", .is_stream = true};
+  }
   return std::nullopt;
+}
+
+HttpBody ServicePages::edition(const JobTable& jobs) {
+  return body_of(event_text(status_page(jobs, this_moment())));
 }
 
 }  // namespace ddprun

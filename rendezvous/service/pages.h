@@ -36,6 +36,8 @@ class ServicePages {
  public:
   // Returns the page of that path; nullopt: there is none.
   std::optional<HttpPage> page(const HttpRequest& request, const ServiceView& service);
+  // Returns the status as an event of /events.
+  static HttpBody edition(const JobTable& jobs);
 
  private:
   PageCache metrics_;

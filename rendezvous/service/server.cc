@@ -100,8 +100,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         timer_(io),
         turns_(options.handshake_turns),
         lag_timer_(io),
-        http_(std::in_place,
-              [this](const HttpRequest& request) { return pages_.page(request, view()); }),
+        http_(
+            std::in_place,
+            [this](const HttpRequest& request) { return pages_.page(request, view()); },
+            HttpLimits{}, [this] { return ServicePages::edition(table_); }),
         turn_timer_(io),
         drain_timer_(io) {
     if (kept) {
@@ -175,6 +177,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void receive(AgentConnectionId id, const AgentMessage& message) override {
+    note_change(message);
     perform(
         table_.receive({.connection = id, .local = true, .service_address = {}, .peer_address = {}},
                        message, BootClock::now()));
@@ -188,7 +191,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void share_port_with(StoreServer* store) override { store_ = store; }
   void show_store(const StoreServer* store) override { shown_store_ = store; }
 
-  void set_keys(Keyring keys) override { keys_ = std::move(keys); }
+  void set_keys(Keyring keys) override {
+    keys_ = std::move(keys);
+    http_->close_readers();
+  }
   void set_munge(std::shared_ptr<const Munge> munge) override {
     munge_.emplace(io_, std::move(munge));
   }
@@ -344,6 +350,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       send_away(session, role_->standby_answer());
       return {};
     }
+    note_change(*message);
     perform(table_.receive({.connection = session->id,
                             .local = false,
                             .service_address = session->service_address,
@@ -548,6 +555,11 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     return figures;
   }
 
+  // Tells the open pages of a change. A heartbeat changes nothing that they show.
+  void note_change(const AgentMessage& message) {
+    if (!std::holds_alternative<Heartbeat>(message)) http_->changed();
+  }
+
   void measure_lag() {
     after(lag_timer_, table_.pulse_period(), [this] {
       counters_.lag.note(std::chrono::steady_clock::now() - lag_timer_.expiry());
@@ -560,6 +572,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void perform(ServiceOutput out) {
     hold_if_suspended();
+    if (!out.log.empty() || !out.changes.empty()) http_->changed();
     for (const std::string& line : out.log) {
       if (!quiet_) log_.info(line);
     }
@@ -699,6 +712,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void step_down(const std::string& why) {
     use(JobTable(table_.options()));
+    http_->close_readers();
     for (const auto& [id, session] : std::map(sessions_)) {
       if (!session->is_pending)
         send_away(session, Silence{"this service does not lead any more: " + why});
@@ -796,6 +810,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void gone(AgentConnectionId id) {
     outbox_.forget(id);
+    http_->changed();
     perform(table_.disconnected(id, BootClock::now()));
     check_idle();
     check_drained();

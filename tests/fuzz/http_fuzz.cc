@@ -25,6 +25,9 @@ std::optional<HttpPage> page(const HttpRequest& request) {
   const std::string_view path = request.path;
   DDPRUN_ASSERT(path.find('?') == path.npos, "a query is no part of the path");
   if (path == "/metrics") return HttpPage{.body = body_of("ddprun_jobs 0\n")};
+  DDPRUN_ASSERT(request.is_post ? path == HttpExchange::kPostPath : request.body.empty(),
+                "only one path takes a body");
+  if (path == "/token") return HttpPage{.body = body_of(std::string(request.body) + "\n")};
   if (path == "/readyz") return HttpPage{.body = body_of("not yet\n"), .status = 503};
   return std::nullopt;
 }
@@ -45,7 +48,7 @@ std::optional<ClientKind> identify(std::string_view bytes) {
 
 // Returns all answers of a connection.
 std::string converse(std::string_view bytes, std::size_t piece_bytes) {
-  static const std::set<int> kStatuses{200, 400, 404, 405, 431, 503};
+  static const std::set<int> kStatuses{200, 400, 404, 405, 413, 431, 503};
   HttpExchange exchange(page, kRequests);
   std::string answers;
   std::size_t answered = 0;
@@ -62,7 +65,8 @@ std::string converse(std::string_view bytes, std::size_t piece_bytes) {
       over = answer->last;
       ++answered;
     }
-    DDPRUN_ASSERT(exchange.capacity() <= 4 * (HttpExchange::kMaxHeaderBytes + piece.size()),
+    DDPRUN_ASSERT(exchange.capacity() <= 4 * (HttpExchange::kMaxHeaderBytes +
+                                              HttpExchange::kMaxBodyBytes + piece.size()),
                   "memory is bounded");
   }
   DDPRUN_ASSERT(answered <= kRequests, "requests are bounded");

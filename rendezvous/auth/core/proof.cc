@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/hex.h"
 #include "base/openssl_loader.h"
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -57,6 +58,16 @@ std::string statement_of(Side side, const Introduction& introduction) {
 }
 
 std::string read_token_of(std::string_view key) { return hmac_hex(key, "ddprun read token"); }
+
+std::string read_cookie_of(std::string_view key, std::int64_t until_s) {
+  const std::string until = std::to_string(until_s);
+  return until + "-" + hmac_hex(key, "ddprun read cookie " + until);
+}
+
+bool is_read_cookie(std::string_view cookie, std::string_view key, std::int64_t now_s) {
+  const auto until = parse_number<std::int64_t>(cookie.substr(0, cookie.find('-')));
+  return until && now_s < *until && is_same_secret(cookie, read_cookie_of(key, *until));
+}
 
 bool is_same_secret(std::string_view a, std::string_view b) {
   return a.size() == b.size() && openssl().CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;

@@ -28,6 +28,7 @@ using testing_support::RawTcpClient;
 
 constexpr std::string_view kGet = "GET /page HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::string_view kGetLarge = "GET /large HTTP/1.1\r\nHost: here\r\n\r\n";
+constexpr std::string_view kGetEvents = "GET /events HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::size_t kLarge = 1 << 20;
 
 // Server: an acceptor that hands connections to the entry. In ddprun the rendezvous service does
@@ -37,7 +38,7 @@ class Server {
   // tls: nullptr for http, otherwise for https.
   Server(boost::asio::io_context& io, UniqueFd listener, const HttpLimits& limits,
          const TlsContextPtr& tls)
-      : entry_(&page, limits),
+      : entry_(&page, limits, [this] { return body_of(edition()); }),
         acceptor_(io, std::move(listener),
                   {.client =
                        [this, tls](auto socket, const auto&) {
@@ -48,15 +49,23 @@ class Server {
                    .cannot_accept = [](const std::string&) {}}) {}
   void start() { acceptor_.open(); }
   HttpCounters counters() const { return entry_.counters(); }
+  void change(std::string status) {
+    status_ = std::move(status);
+    entry_.changed();
+  }
+  void close_readers() { entry_.close_readers(); }
 
  private:
+  std::string edition() const { return "data: " + status_ + "\n\n"; }
   static std::optional<HttpPage> page(const HttpRequest& request) {
     const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/sealed") return HttpPage{.body = body_of(request.encrypted ? "yes\n" : "no\n")};
+    if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
     if (path == "/large") return HttpPage{.body = body_of(std::string(kLarge, 'x'))};
     return std::nullopt;
   }
+  std::string status_ = "first";
   HttpEntry entry_;
   TcpAcceptor acceptor_;
 };
@@ -72,6 +81,12 @@ class RunningHttp : public testing_support::RunningServer<Server> {
     HttpCounters counters;
     on_thread([&] { counters = server().counters(); });
     return counters;
+  }
+  void change(const std::string& status) {
+    on_thread([&] { server().change(status); });
+  }
+  void close_readers() {
+    on_thread([&] { server().close_readers(); });
   }
 };
 
@@ -123,6 +138,98 @@ TEST(HttpEntry, IsHttpsOverTls) {
   EXPECT_THAT(answers, HasSubstr("\r\n\r\nyes\n"));
   EXPECT_TRUE(answers.ends_with("\r\n\r\n" + std::string(kLarge, 'x'))) << answers.size();
   EXPECT_TRUE(client.channel().is_ended()) << "the end is said, not cut off";
+}
+
+// --- readers of events ---
+
+TEST(HttpEntry, AReaderIsSentAnEditionAtOnceAndEachChangeThen) {
+  RunningHttp http;
+  RawTcpClient reader(http.port());
+  reader.send(kGetEvents);
+  const std::string first = reader.receive_through("first\n\n");
+  EXPECT_THAT(first, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"));
+  EXPECT_THAT(first, HasSubstr("Connection: close\r\n"));
+  EXPECT_THAT(first, testing::Not(HasSubstr("Content-Length")));
+  http.change("second");
+  EXPECT_EQ(reader.receive_through("second\n\n"), "data: second\n\n");
+  EXPECT_EQ(http.counters().connections, 1u);
+  reader.close();
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
+}
+
+TEST(HttpEntry, AHeadOfAStreamHasNoEvents) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  client.send("HEAD /events HTTP/1.1\r\nHost: here\r\n\r\n");
+  EXPECT_THAT(receive_all(client), EndsWith("\r\n\r\n"));
+}
+
+TEST(HttpEntry, OneReaderMoreThanTheBoundIsToldSoAndTheOthersGoOn) {
+  RunningHttp http({.readers = 2});
+  RawTcpClient one(http.port()), two(http.port()), three(http.port());
+  for (RawTcpClient* const client : {&one, &two}) {
+    client->send(kGetEvents);
+    client->receive_through("first\n\n");
+  }
+  three.send(kGetEvents);
+  const std::string refusal = receive_all(three);
+  EXPECT_THAT(refusal, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(refusal, EndsWith("too many pages are open: try again later\n"));
+  http.change("second");
+  EXPECT_THAT(one.receive_through("second\n\n"), EndsWith("data: second\n\n"));
+  EXPECT_THAT(two.receive_through("second\n\n"), EndsWith("data: second\n\n"));
+}
+
+TEST(HttpEntry, AReaderThatReadsNothingIsClosedAndTheOthersGoOn) {
+  RunningHttp http({.patience = milliseconds(2000)});
+  RawTcpClient slow(http.port(), "127.0.0.1", 4096), good(http.port());
+  good.send(kGetEvents);
+  good.receive_through("first\n\n");
+  http.change(std::string(8 * kLarge, 'x'));  // more than the sockets take
+  slow.send(kGetEvents);
+  EXPECT_TRUE(eventually([&] { return http.counters().answers[200] == 2; }));
+  EXPECT_EQ(good.receive(8 * kLarge + 8).size(), 8 * kLarge + 8);
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 1; }));
+}
+
+TEST(HttpEntry, AReaderMayBeSilentForLongerThanThePatience) {
+  RunningHttp http({.patience = milliseconds(50)});
+  RawTcpClient reader(http.port());
+  reader.send(kGetEvents);
+  reader.receive_through("first\n\n");
+  http.change("second");  // half a second later
+  EXPECT_EQ(reader.receive_through("second\n\n"), "data: second\n\n");
+}
+
+TEST(HttpEntry, ReadersAreClosedWhenTheyMustBeCheckedAgain) {
+  RunningHttp http;
+  RawTcpClient reader(http.port());
+  reader.send(kGetEvents);
+  reader.receive_through("first\n\n");
+  http.close_readers();
+  EXPECT_TRUE(reader.is_closed());
+  EXPECT_EQ(http.counters().connections, 0u);
+  RawTcpClient again(http.port());
+  again.send(kGetEvents);
+  EXPECT_THAT(again.receive_through("first\n\n"), EndsWith("data: first\n\n"));
+}
+
+TEST(HttpEntry, EventsGoOverTlsToo) {
+  const testing_support::TemporaryDirectory directory;
+  const testing_support::Authority authority(directory.path(), "ours");
+  const auto own = authority.issue("service");
+  RunningHttp server(
+      {}, TlsContext::for_service({.cert = own.cert, .key = own.key, .ca = {}})->context);
+  testing_support::RawTlsClient client(
+      server.port(),
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context);
+  client.send(std::string(kGetEvents));
+  std::string answer;
+  while (!answer.ends_with("data: first\n\n")) {
+    const std::string more = client.receive(1);
+    ASSERT_FALSE(more.empty()) << answer;
+    answer += more;
+  }
 }
 
 // --- limits ---

@@ -29,6 +29,14 @@ class HttpExchangeTest : public testing::Test {
     const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/busy") return HttpPage{.body = body_of("not now\n"), .status = 503};
+    if (path == "/stream") return HttpPage{.is_stream = true};
+    if (path == "/token") {
+      return HttpPage{
+          .body =
+              body_of(std::string(request.body) + " from " + std::string(request.origin) + " to " +
+                      std::string(request.host) + " with " + std::string(request.cookie) + "\n"),
+          .cookie = "c=d; HttpOnly"};
+    }
     if (path == "/moved") {
       return HttpPage{.body = body_of("there\n"), .status = 307, .location = "http://h/moved"};
     }
@@ -84,7 +92,54 @@ TEST_F(HttpExchangeTest, AnswersRequestsThatCameTogetherInTheirOrder) {
   EXPECT_FALSE(exchange_.next());
 }
 
+TEST_F(HttpExchangeTest, ABrowserMayLoadOnlyFilesOfTheService) {
+  const std::string head = ask(get("/page")).head;
+  EXPECT_THAT(head, HasSubstr("Content-Security-Policy: default-src 'self'; "));
+  EXPECT_THAT(head, HasSubstr("frame-ancestors 'none'\r\n"));
+  EXPECT_THAT(head, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+}
+
+TEST_F(HttpExchangeTest, AStreamHasNoLengthAndNothingFollowsIt) {
+  const HttpAnswer answer = ask(get("/stream") + get("/page"));
+  EXPECT_TRUE(answer.is_stream);
+  EXPECT_TRUE(answer.last);
+  EXPECT_FALSE(answer.body);
+  EXPECT_THAT(answer.head, Not(HasSubstr("Content-Length")));
+  EXPECT_FALSE(exchange_.next());
+}
+
+TEST_F(HttpExchangeTest, AHeadOfAStreamIsNoStream) {
+  EXPECT_FALSE(ask("HEAD /stream HTTP/1.1\r\nHost: here\r\n\r\n").is_stream);
+}
+
+TEST_F(HttpExchangeTest, AFormIsPostedToOnePlace) {
+  const std::string post =
+      "POST /token HTTP/1.1\r\nHost: here\r\nOrigin: http://here\r\n"
+      "Cookie: a=b\r\nContent-Length: 5\r\n\r\n";
+  EXPECT_EQ(ask(post).head, "no answer") << "the body is not here";
+  EXPECT_EQ(ask("abc").head, "no answer");
+  const HttpAnswer answer = ask("de" + get("/page"));
+  EXPECT_THAT(text_of(answer), EndsWith("abcde from http://here to here with a=b\n"));
+  EXPECT_THAT(answer.head, HasSubstr("Set-Cookie: c=d; HttpOnly\r\n"));
+  EXPECT_EQ(exchange_.next()->status, 200) << "what follows the body is a request";
+}
+
 // --- requests that end the connection ---
+
+TEST_F(HttpExchangeTest, AFormHasABound) {
+  const std::string post = "POST /token HTTP/1.1\r\nHost: here\r\n";
+  for (const auto& [field, status] : std::vector<std::pair<std::string, int>>{
+           {"Content-Length: " + std::to_string(HttpExchange::kMaxBodyBytes + 1), 413},
+           {"Content-Length: 99999999999", 413},
+           {"Transfer-Encoding: chunked", 400}}) {
+    HttpExchange exchange(page, 100);
+    exchange.append(post + field + "\r\n\r\n");
+    const auto answer = exchange.next();
+    ASSERT_TRUE(answer) << field;
+    EXPECT_EQ(answer->status, status) << field;
+    EXPECT_TRUE(answer->last) << field;
+  }
+}
 
 TEST_F(HttpExchangeTest, OtherMethodsAre405) {
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "BREW"}) {
@@ -191,7 +246,9 @@ TEST_F(HttpExchangeTest, AnOldClientIsClosedAfterItsAnswer) {
 }
 
 TEST_F(HttpExchangeTest, HowTheBytesAreCutDoesNotMatter) {
-  const std::string bytes = get("/page") + get("/nothing") + "POST / HTTP/1.1\r\n\r\n";
+  const std::string bytes = get("/page") + get("/nothing") +
+                            "POST /token HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\nabc" +
+                            "POST / HTTP/1.1\r\n\r\n";
   std::string whole;
   exchange_.append(bytes);
   while (const auto answer = exchange_.next()) whole += text_of(*answer);

@@ -58,6 +58,7 @@ TEST_F(StatusPageTest, ShowsJobsNodesAndRanks) {
   EXPECT_EQ(job["max_nodes"], 2);
   EXPECT_EQ(job["restarts_used"], 0);
   EXPECT_EQ(job["times"]["wall_ms"], 3000);
+  EXPECT_FALSE(job["nodes"][0].contains("step"));
   EXPECT_EQ(job["times"]["causes_ms"]["waiting_for_nodes"], 2000);
   EXPECT_EQ(job["max_restarts"], 3);
   EXPECT_FALSE(job.contains("verdict"));
@@ -76,11 +77,13 @@ TEST_F(StatusPageTest, ShowsJobsNodesAndRanks) {
 TEST_F(StatusPageTest, EventsHaveTheTimeOfTheCalendarAndTheVerdictIsThere) {
   join(1, "job", "node0");
   pass(std::chrono::milliseconds(1500));
-  table_.receive({.connection = AgentConnectionId(1)},
-                 AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)},
-                 now_.boot);
+  table_.receive(
+      {.connection = AgentConnectionId(1)},
+      AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0), .step = 70},
+      now_.boot);
   pass(std::chrono::hours(24));
   const Json job = seen()["jobs"][0];
+  EXPECT_EQ(job["nodes"][0]["step"], 70);
   EXPECT_EQ(job["phase"], "ended");
   EXPECT_EQ(job["verdict"]["success"], true);
   EXPECT_EQ(job["verdict"]["exit_code"], 0);

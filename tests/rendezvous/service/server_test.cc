@@ -28,6 +28,8 @@ namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 using testing_support::await;
 using testing_support::eventually;
@@ -234,6 +236,48 @@ TEST_F(ServerWithAKey, ShowsPagesToThoseWhoHaveTheToken) {
   }
 }
 
+TEST_F(ServerWithAKey, ThePageItselfNeedsNoTokenBecauseItAsksForOne) {
+  const auto page = http_get(service_.port(), "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_THAT(page.head, HasSubstr("Content-Type: text/html; charset=utf-8"));
+  for (const char* path : {"/page.css", "/page.js", "/icon.svg"}) {
+    EXPECT_EQ(http_get(service_.port(), path).status, 200) << path;
+  }
+  EXPECT_EQ(http_get(service_.port(), "/events").status, 401);
+}
+
+TEST_F(ServerWithAKey, ABrowserGetsACookieForTheToken) {
+  const auto post = [&](const std::string& token, const std::string& origin) {
+    RawTcpClient browser(service_.port());
+    browser.send("POST /token HTTP/1.1\r\nHost: here:1\r\nOrigin: " + origin +
+                 "\r\nConnection: close\r\nContent-Length: " + std::to_string(6 + token.size()) +
+                 "\r\n\r\ntoken=" + token);
+    return browser.receive(1 << 16);
+  };
+  const std::string token = read_token_of(kKey);
+  EXPECT_THAT(post(token, "http://there:1"), StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(post(token, "https://here:1"), StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(post(token.substr(1), "http://here:1"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(post(read_token_of("fedcba9876543210"), "http://here:1"),
+              StartsWith("HTTP/1.1 403 "));
+  EXPECT_EQ(http_get(service_.port(), "/token").status, 405);
+
+  const std::string answer = post(token, "http://here:1");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer, HasSubstr("; HttpOnly; SameSite=Strict\r\n"));
+  EXPECT_THAT(answer, Not(HasSubstr(token))) << "a browser shows cookies to other ports, too";
+  const std::size_t begin = answer.find("Set-Cookie: ") + 12;
+  const std::string cookie = answer.substr(begin, answer.find(';', begin) - begin);
+  const auto get_with = [&](const std::string& value) {
+    RawTcpClient browser(service_.port());
+    browser.send("GET /events HTTP/1.1\r\nHost: here:1\r\nCookie: " + value + "\r\n\r\n");
+    return browser.receive(12);
+  };
+  EXPECT_EQ(get_with("a=b; " + cookie), "HTTP/1.1 200");
+  EXPECT_EQ(get_with("ddprun_read=" + token), "HTTP/1.1 401");
+  EXPECT_EQ(get_with(""), "HTTP/1.1 401");
+}
+
 TEST_F(ServerWithAKey, AfterManyWrongProofsTheNextAreToldToTryLaterAndTheKeyOpensAsEver) {
   const auto try_wrong = [&](const std::string& from) {
     RawTcpClient wrong(service_.port(), "127.0.0.1", 0, from);
@@ -371,6 +415,21 @@ TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
   EXPECT_EQ(status["jobs"][0]["nodes"][0]["host"], "a");
   say(agent, Heartbeat{1});
   EXPECT_TRUE(await<HeartbeatAck>(agent)) << "nothing of that disturbed the agent";
+}
+
+TEST_F(ServerTest, PushesChangesToOpenPages) {
+  RawTcpClient reader(service_.port());
+  reader.send("GET /events HTTP/1.1\r\nHost: here\r\n\r\n");
+  EXPECT_THAT(reader.receive_through("\n\n"), HasSubstr("text/event-stream"));
+  EXPECT_THAT(reader.receive_through("\n\n"), HasSubstr("\"jobs\":["));
+  RawTcpClient agent(service_.port());
+  say(agent, hello_of("job", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  EXPECT_THAT(reader.receive_through("\n\n"), HasSubstr("\"id\":\"job\""));
+  AgentStatus status{.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  status.step = 4321;
+  say(agent, status);
+  EXPECT_THAT(reader.receive_through("\n\n"), HasSubstr("\"step\":4321"));
 }
 
 TEST_F(ServerTest, AnAgentWhoseMagicComesByteByByteIsTakenForOne) {

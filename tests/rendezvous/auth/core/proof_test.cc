@@ -22,6 +22,19 @@ TEST(Proof, IsAnHmacOverEverythingThatWasSaid) {
             "8a65facf5b325d079f0d071ee3c365b0f6e8ac5e7dc39fc83af52f2bd6832d39");
 }
 
+TEST(Proof, AReadCookieIsOfOneKeyAndEnds) {
+  const std::string cookie = read_cookie_of(kKey, 1000);
+  EXPECT_TRUE(is_read_cookie(cookie, kKey, 999));
+  EXPECT_FALSE(is_read_cookie(cookie, kKey, 1000)) << "it has ended";
+  EXPECT_FALSE(is_read_cookie(cookie, "another key of 16 bytes", 999));
+  EXPECT_FALSE(is_read_cookie("2" + cookie.substr(1), kKey, 999)) << "its end was changed";
+  EXPECT_FALSE(is_read_cookie("0" + cookie, kKey, 999)) << "it has one form";
+  EXPECT_FALSE(is_read_cookie(read_token_of(kKey), kKey, 999));
+  for (const char* text : {"", "-", "1000", "1000-", "-1000", "99999999999999999999-a"}) {
+    EXPECT_FALSE(is_read_cookie(text, kKey, 0)) << text;
+  }
+}
+
 TEST(Proof, DiffersWithEveryPartOfIt) {
   const Introduction first{1, "0.1", "job", "aa", "bb"};
   std::vector<Introduction> others(6, first);
