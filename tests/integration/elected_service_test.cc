@@ -12,7 +12,7 @@
 
 #include "base/joined.h"
 #include "rendezvous/persistence/etcd_codec.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/rendezvous_frame.h"
 #include "tests/support/etcd_cluster.h"
 #include "tests/support/eventually.h"
 #include "tests/support/test_seed.h"
@@ -24,17 +24,17 @@ using testing::HasSubstr;
 
 using Node = std::unique_ptr<ChildProcess>;
 
-class ElectedService : public MeetingTest {
+class ElectedService : public RendezvousTest {
  protected:
   void SetUp() override {
-    MeetingTest::SetUp();
+    RendezvousTest::SetUp();
     if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;
     etcd_.emplace(1);
     for (const HostPort& one : etcd_->endpoints()) endpoints_.push_back(to_text(one));
   }
   void TearDown() override {
     remove_what_an_early_kill_left();
-    MeetingTest::TearDown();
+    RendezvousTest::TearDown();
   }
 
   Node agent(const std::string& nodes, const std::string& script) {
