@@ -59,10 +59,10 @@ void EtcdRole::look() {
 // others look again.
 void EtcdRole::looked(const Result<LeaderKey>& key) {
   if (!looks_on_ || is_over_) return;
-  note_trouble(key ? std::nullopt : std::optional(key.error()));
-  if (!key) return;
+  if (!key) return note_trouble(key.error());
   const bool found_nobody = key->created == 0;
   if (!found_nobody && !parse_leader(key->value)) return;
+  note_trouble(std::nullopt);
   leader_ = key->value;
   if (std::exchange(found_nobody_, found_nobody) && found_nobody) return stand();
   if (!found_nobody) return;

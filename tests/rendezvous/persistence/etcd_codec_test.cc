@@ -41,7 +41,8 @@ TEST(EtcdCodec, AWriteComparesLeaderAndChain) {
 }
 
 TEST(EtcdCodec, ALeaseIsRoundedUp) {
-  EXPECT_EQ(grant_lease(std::chrono::milliseconds(1500)).body, R"({"TTL":2})");
+  EXPECT_EQ(grant_lease(std::chrono::milliseconds(1500)).body, R"({"ID":"0","TTL":2})");
+  EXPECT_EQ(grant_lease(std::chrono::hours(24), 7).body, R"({"ID":"7","TTL":86400})");
   const auto granted = decode_granted(body(R"("ID":"77","TTL":"2")"));
   ASSERT_TRUE(granted);
   EXPECT_EQ(granted->lease, 77);
