@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "rendezvous/auth/core/slurm_conf.h"
 #include "tests/support/eventually.h"
 #include "tests/support/private_munged.h"
 
