@@ -2,15 +2,18 @@
 #pragma once
 
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
+#include <utility>
 
 namespace ddprun::testing_support {
 
-// Returns the contents of the file; empty if it cannot be read.
+// Returns the contents of the file; empty if it cannot be read. A file of /proc may fail while it
+// is read, because its process ends.
 inline std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return std::move(text).str();
 }
 
 // Returns the first line without its line end; empty if the file cannot be read.

@@ -288,7 +288,8 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
   const auto run = [&api = api_, device = device_, fate = abort_state_, aside,
                     call = std::move(call)] {
     api.set_device(device);
-    const NcclResult result = call(&aside->made);
+    const NcclResult result =
+        aside->claim() ? call(&aside->made) : NcclResult::kInvalidUsage;  // it was aborted before
     fate->leave();
     aside->end.set_value(result);
   };

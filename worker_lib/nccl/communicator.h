@@ -19,6 +19,7 @@
 // the rest, also while another one launches.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -168,7 +169,11 @@ class NcclCommunicator {
     std::promise<NcclResult> end;
     std::shared_future<NcclResult> result{end.get_future()};
     NcclComm made = nullptr;  // a handle that NCCL writes, even after the call has ended
+    std::atomic<bool> is_claimed = false;
 
+    // Returns true for the first claim: that of the thread that is to make the call, or that of an
+    // abort. After that of an abort the call is never made. Any thread.
+    bool claim() { return !is_claimed.exchange(true); }
     // Takes the handle that NCCL has made, once. Any thread.
     NcclComm take() {
       return __atomic_exchange_n(&made, static_cast<NcclComm>(nullptr), __ATOMIC_ACQ_REL);

@@ -59,6 +59,8 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEnding>
           const bool is_free = fate->wait_until_left(kTurnPatience);
           const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
           if (is_quiet) ending->lower(ending->not_quiet_);
+          // A thread that was started for a call, and has not begun it, must not use what is freed.
+          if (aside) aside->claim();
           if (comm) api.comm_abort(comm);
           if (aside) {
             // An init that blocks has written its handle before.

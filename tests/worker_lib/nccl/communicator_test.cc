@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <latch>
+#include <string>
 #include <thread>
 
 #include "tests/support/rank_threads.h"
@@ -350,6 +353,26 @@ TEST_P(NcclParts, AQueryThatBlocksInTheDriverDoesNotKeepTheGroupFromEnding) {
   EXPECT_NE(work.exception(), nullptr);
   cuda_.let_event_query_return();
   cuda_.open_stream();
+}
+
+TEST_P(NcclParts, ACallThatWasNotBegunBeforeAnAbortIsNeverMade) {
+  auto backend = world_.ranks.make(0, 1, {.close_grace = milliseconds(50)});
+  sum_on(*backend, torch::ones({4})).wait(seconds(30));
+  constexpr const char* kThread = "ddprun-nccl-aux";
+  cuda_.hold_threads(kThread);
+  backend.reset();
+  ASSERT_TRUE(eventually([&] { return cuda_.count("comm_abort returned") == 1; }));
+  cuda_.let_threads_go();
+  const auto has_ended = [&] {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      std::getline(std::ifstream(task.path() / "comm"), name);
+      if (name == kThread) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(eventually(has_ended));
+  EXPECT_EQ(cuda_.count("comm_finalize"), 0);
 }
 
 // --- CUDA graphs and memory

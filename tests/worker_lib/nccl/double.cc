@@ -177,6 +177,17 @@ void NcclDouble::let_event_query_return() {
   changed_.notify_all();
 }
 
+void NcclDouble::hold_threads(std::string name) {
+  const std::lock_guard lock(mutex_);
+  held_threads_ = std::move(name);
+}
+
+void NcclDouble::let_threads_go() {
+  const std::lock_guard lock(mutex_);
+  held_threads_.clear();
+  changed_.notify_all();
+}
+
 void NcclDouble::close_stream() {
   const std::lock_guard lock(mutex_);
   own_stream().entries.push_back({.kind = Entry::Kind::kClosed});

@@ -88,6 +88,9 @@ class NcclDouble {
   void let_abort_return();
   // Lets event_query block until let_event_query_return().
   void make_event_query_hang();
+  // From now on, threads of this name wait before they set a device.
+  void hold_threads(std::string name);
+  void let_threads_go();
   void let_event_query_return();
   // Puts an entry on the calling thread's stream that stays until open_stream().
   void close_stream();
@@ -201,6 +204,7 @@ class NcclDouble {
   bool is_blocking_ = false;
   bool abort_hangs_ = false;
   bool event_query_hangs_ = false;
+  std::string held_threads_;  // a name; empty: none
   bool may_disagree_ = false;
   std::unique_ptr<Capture> capture_;  // the open one, or the last one
   std::uint64_t ids_ = 0;

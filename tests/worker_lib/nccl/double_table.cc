@@ -1,5 +1,8 @@
 // The tables of functions that replace NCCL's and CUDA's.
+#include <pthread.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -260,6 +263,12 @@ struct NcclDoubleTable {
   // Sets the device. Since CUDA 12 this makes a context.
   static CudaResult set_device(int device) {
     double_device() = device;
+    {
+      NcclDouble::Lock lock(self().mutex_);
+      std::array<char, 16> name{};
+      ::pthread_getname_np(::pthread_self(), name.data(), name.size());
+      self().changed_.wait(lock, [&] { return self().held_threads_ != name.data(); });
+    }
     return self().cuda("set_device", [] {});
   }
 

@@ -430,7 +430,6 @@ TEST_P(BackendConformance, PartsOfOneTensorAreGatheredAndReducedInPlace) {
 }
 
 TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) {
-  Tensor kept;  // of rank 0
   in_every_world([&](ProcessGroup& group) {
     Tensors tensors;
     for (const std::int64_t count : {0, 3, 100'000}) {
@@ -439,7 +438,7 @@ TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) 
       ASSERT_EQ(tensors.back().scalar_type(), torch::kFloat64);
       ASSERT_EQ(tensors.back().device(), group.device());
     }
-    if (group.rank() == 0) kept = tensors.back();
+    if (group.rank() == 0) kept_ = tensors.back();
     // If ranks share a GPU, no rank may map memory while kernels of another rank wait for it.
     world_->meet(group.rank());
     for (const Tensor& tensor : tensors) {
@@ -450,9 +449,9 @@ TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) 
       EXPECT_TRUE(torch::equal(get(tensor), torch::full(tensor.sizes(), sum, torch::kFloat64)));
     }
   });
-  if (!kept.defined()) return;
+  if (!kept_.defined()) return;
   const int size = world_->size;
-  EXPECT_EQ(get(kept).sum().item<double>(), 200'000.0 * size * (size + 1) / 2);
+  EXPECT_EQ(get(kept_).sum().item<double>(), 200'000.0 * size * (size + 1) / 2);
 }
 
 TEST_P(BackendConformance, NobodyLeavesAMonitoredBarrierBeforeTheLastHasCome) {

@@ -158,6 +158,7 @@ class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
   void synchronize() { world_->synchronize(); }
 
   std::unique_ptr<World> world_;  // of in_every_world; null if there was none
+  torch::Tensor kept_;            // outlives its group, not its world
 
  private:
   static std::string why_not_of(std::size_t ranks);
@@ -169,6 +170,7 @@ class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
   void in_worlds_from(std::size_t size, Body body) {
     for (const std::string& letters : worlds_from(size)) {
       SCOPED_TRACE("world " + letters);
+      kept_.reset();
       world_.reset();  // at most one may exist at a time
       world_ = GetParam().make_world(letters);
       const auto play = [&](int rank) {
