@@ -68,7 +68,18 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     arm_feed();
   }
 
+  void show_last() {
+    feed_.changed();
+    feed_.hurry();
+    take_turn();
+  }
+
   void close_readers() {
+    // The head of a stream may be in transit.
+    std::erase_if(connections_, [](const ConnectionPtr& connection) {
+      if (connection->sending.is_stream) release(*connection);
+      return connection->sending.is_stream;
+    });
     for (const auto& [reader, connection] : std::exchange(readers_, {})) {
       release(*connection);
       feed_.remove(reader);
@@ -277,6 +288,8 @@ void HttpEntry::adopt(TransportPtr wire, std::string_view first_bytes) {
 }
 
 void HttpEntry::changed() { impl_->changed(); }
+
+void HttpEntry::show_last() { impl_->show_last(); }
 
 void HttpEntry::close_readers() { impl_->close_readers(); }
 

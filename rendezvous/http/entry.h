@@ -52,6 +52,9 @@ class HttpEntry {
 
   // Reports that a new edition would differ. Costs little.
   void changed();
+  // Makes an edition now, and begins to send it to all readers that are not busy. It arrives also
+  // if the process ends then, unless it is larger than the socket's buffer.
+  void show_last();
   // Closes the connections of all readers. Their pages connect again, and are checked again.
   void close_readers();
 

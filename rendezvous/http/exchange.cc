@@ -15,6 +15,7 @@ using boost::system::error_code;
 using Parser = http::request_parser<http::empty_body>;
 
 constexpr std::string_view kEndOfHeader = "\r\n\r\n";
+constexpr std::string_view kMethods = "GET, HEAD";  // of every page but kPostPath
 
 // Parses the bytes as the beginning of a request. Returns what is wrong with them, or an empty
 // string.
@@ -41,8 +42,8 @@ struct Head {
   std::string_view type;
   std::optional<std::size_t> content_length = {};  // nullopt: a stream
   bool last = false;
-  bool allow = false;      // list the allowed methods
-  bool challenge = false;  // name the authorization scheme
+  std::string_view allow = {};  // the allowed methods, of a 405
+  bool challenge = false;       // name the authorization scheme
   std::string_view location = {};
   std::string_view cookie = {};
 };
@@ -60,7 +61,9 @@ std::string write(const Head& head) {
   response.set("Content-Security-Policy", {kContentPolicy.data(), kContentPolicy.size()});
   response.set("X-Content-Type-Options", "nosniff");
   response.set("Referrer-Policy", "same-origin");
-  if (head.allow) response.set(http::field::allow, "GET, HEAD");
+  if (!head.allow.empty()) {
+    response.set(http::field::allow, {head.allow.data(), head.allow.size()});
+  }
   if (head.challenge) response.set(http::field::www_authenticate, "Bearer");
   if (!head.location.empty()) {
     response.set(http::field::location, {head.location.data(), head.location.size()});
@@ -75,11 +78,12 @@ std::string write(const Head& head) {
   return std::move(text).str();
 }
 
-HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
+// methods: those that are allowed.
+HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last, std::string_view methods) {
   Head head{.status = page.status,
             .type = page.type,
             .last = last || page.is_stream,
-            .allow = page.status == 405,
+            .allow = page.status == 405 ? methods : "",
             .challenge = page.status == 401,
             .location = page.location,
             .cookie = page.cookie};
@@ -168,13 +172,13 @@ std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::siz
                                          .is_post = is_post,
                                          .body = body});
   if (!page) page = text_page("no such page", 404);
-  return to_answer(*page, !is_head, last);
+  return to_answer(*page, !is_head, last, path == kPostPath ? "POST" : kMethods);
 }
 
 HttpAnswer HttpExchange::refuse(int status, const std::string& why) {
   over_ = true;
   buffer_.consume(buffer_.size());
-  return to_answer(text_page(why, status), true, true);
+  return to_answer(text_page(why, status), true, true, kMethods);
 }
 
 }  // namespace ddprun

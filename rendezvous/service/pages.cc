@@ -14,6 +14,14 @@ namespace {
 
 constexpr std::int64_t kCookieSeconds = 12 * 3600;
 
+// Returns the name of the cookie. A browser sends the cookies of a host to all of its ports, so two
+// services with different keys have different names.
+std::string cookie_name(std::string_view key) {
+  constexpr std::size_t kDigits = 8;
+  const std::string never = read_cookie_of(key, 0);  // "0-HMAC", which opens nothing
+  return std::string(kReadCookie) + "_" + never.substr(2, kDigits);
+}
+
 std::int64_t calendar_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
@@ -44,7 +52,7 @@ bool may_read(const HttpRequest& request, const Keyring& keys) {
   if (request.authorization.starts_with(kScheme)) {
     return is_same_secret(request.authorization.substr(kScheme.size()), read_token_of(key));
   }
-  const std::string_view cookie = cookie_value(request.cookie, kReadCookie);
+  const std::string_view cookie = cookie_value(request.cookie, cookie_name(key));
   return is_read_cookie(cookie, key, calendar_seconds());
 }
 
@@ -61,8 +69,8 @@ HttpPage page_of_token(const HttpRequest& request, const Keyring& keys) {
     return text_page("this is not the token of this service", 403);
   }
   HttpPage page = text_page("ok");
-  page.cookie = std::string(kReadCookie) + "=" +
-                read_cookie_of(keys.for_every_job()->view(), calendar_seconds() + kCookieSeconds) +
+  const std::string_view key = keys.for_every_job()->view();
+  page.cookie = cookie_name(key) + "=" + read_cookie_of(key, calendar_seconds() + kCookieSeconds) +
                 "; Path=/; Max-Age=" + std::to_string(kCookieSeconds) +
                 "; HttpOnly; SameSite=Strict" + (request.encrypted ? "; Secure" : "");
   return page;
@@ -70,7 +78,8 @@ HttpPage page_of_token(const HttpRequest& request, const Keyring& keys) {
 
 // Returns where the leader has the page that only it can show.
 HttpPage page_of_leader(std::string_view path, const ServiceView& service) {
-  const std::string& leader = service.role->leader();
+  service.role->look();  // one that looks on may know a former leader
+  const std::string leader = service.role->leader();
   if (leader.empty()) return text_page("no service is known to lead", 503);
   HttpPage page = text_page("the leader has this page: " + leader, 307);
   page.location =

@@ -25,7 +25,7 @@ Moment this_moment();
 struct ServiceView {
   const JobTable& jobs;
   const Keyring& keys;
-  const EtcdRole* role = nullptr;  // null: the state is not in etcd
+  EtcdRole* role = nullptr;  // null: the state is not in etcd
   bool has_tls = false;
   bool is_draining = false;
   bool ends_soon = false;  // it ends with its job

@@ -665,6 +665,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (std::exchange(said_farewell_, true)) return;
     drain_timer_.cancel();
     perform(table_.farewell("the service is stopping"));
+    http_->show_last();
     check_drained();
   }
 
@@ -818,6 +819,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void check_idle() {
     if (!when_idle_ || !table_.is_idle()) return;
+    http_->show_last();
     asio::post(io_, std::exchange(when_idle_, nullptr));
   }
 

@@ -1,5 +1,6 @@
 """A headless Chromium that a test drives: the DevTools protocol over two pipes."""
 import base64
+import contextlib
 import fcntl
 import json
 import os
@@ -24,12 +25,17 @@ def find() -> str:
     raise AssertionError
 
 
+class MethodFailed(Exception):
+    """The browser refused a method, for example because the page went meanwhile."""
+
+
 class Browser:
     """One page. Use it as a context manager. `errors`: what its console called an error."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self._folder = tempfile.TemporaryDirectory()
+        # Processes of Chromium may still write into it when the first one has ended.
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         commands, self._out = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in os.pipe())
         self._in, answers = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in os.pipe())
         arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
@@ -42,8 +48,7 @@ class Browser:
         self._received = b""
         self._number = 0
         self._session: str | None = None
-        pages = self.call("Target.getTargets")["targetInfos"]
-        page = next(one["targetId"] for one in pages if one["type"] == "page")
+        page = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ["Runtime", "Log", "Page"]:
             self.call(f"{domain}.enable")
@@ -88,12 +93,19 @@ class Browser:
         while True:
             answer = self._read(deadline)
             if answer.get("id") == self._number:
-                assert "error" not in answer, (method, answer)
+                if "error" in answer:
+                    raise MethodFailed(method, answer)
                 return answer["result"]
             self._note(answer)
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Returns when the former page is gone."""
+        self.evaluate("window.isFormer = true")
+        self.call("Page.reload")
+        self.wait_for("!window.isFormer")
 
     def evaluate(self, expression: str):
         """Returns the value of a JavaScript expression in the page."""
@@ -105,11 +117,13 @@ class Browser:
     def wait_for(self, condition: str):
         """Waits until the expression is true, and returns its value."""
         deadline = time.monotonic() + PATIENCE
-        while not (value := self.evaluate(condition)):
+        while True:
+            with contextlib.suppress(MethodFailed):
+                if value := self.evaluate(condition):
+                    return value
             assert time.monotonic() < deadline, (
                 f"{condition} did not come; the page has:\n{self.text()}\n{self.errors}")
             time.sleep(0.02)
-        return value
 
     def text(self) -> str:
         return self.evaluate("document.body ? document.body.innerText : ''")

@@ -81,6 +81,17 @@ def check_widths(page: browser.Browser) -> None:
         picture(page, f"job-{scheme}-{width}")
 
 
+def check_hiding(page: browser.Browser) -> None:
+    """A page that nobody sees has no connection."""
+    link = "document.getElementById('link').textContent"
+    page.wait_for(f"{link} === 'live'")
+    for is_hidden, text in [("true", "paused; this is the state of "), ("false", "live")]:
+        page.evaluate(f"Object.defineProperty(document, 'hidden', {{value: {is_hidden}, "
+                      "configurable: true})")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait_for(f"{link}.startsWith('{text}')")
+
+
 def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
     with Service(binaries) as service, browser.Browser() as page, \
             tempfile.TemporaryDirectory() as folder:
@@ -95,6 +106,9 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             # The job's link is what the keyboard comes to after the one of the header.
             page.evaluate("document.getElementById('home').focus()")
             page.press("Tab")  # the table, which can be scrolled
+            page.evaluate("window.former = document.activeElement")
+            page.wait_for("!former.isConnected")  # the next edition's table has the focus
+            assert page.evaluate("document.activeElement.className") == "scroll"
             page.press("Tab")
             page.press("Enter", "\r")
             page.wait_for_text("Nodes and ranks")
@@ -110,6 +124,8 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             go.touch()
             assert job.wait(PATIENCE) == 0
         page.wait_for_text("This job has succeeded.")
+        assert page.evaluate("document.getElementById('reason') === null"), page.text()
+        check_hiding(page)
         assert page.errors == [], page.errors
         paths = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
         assert all(path.startswith(f"http://{service.address}/") for path in paths), paths
@@ -134,7 +150,7 @@ def give_a_token(binaries: pathlib.Path) -> None:
                 page.wait_for_text(answer)
             assert page.evaluate("document.getElementById('token').hidden")
             assert page.evaluate("document.cookie") == "", "a script must not see the cookie"
-            page.call("Page.reload")
+            page.reload()
             page.wait_for_text("No job is known to this service.")
             status = urllib.request.Request(f"http://{service.address}/status.json",
                                             headers={"Authorization": f"Bearer {token}"})

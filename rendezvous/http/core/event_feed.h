@@ -46,6 +46,8 @@ class EventFeed {
   void idle(Reader reader);
   // Reports that a new edition would differ.
   void changed() { has_changed_ = true; }
+  // Ends the pause after the newest edition.
+  void hurry() { not_before_.reset(); }
 
   std::size_t size() const { return readers_.size(); }
   // Returns when turn() has something to do; nullopt: not before another call.

@@ -5,6 +5,7 @@
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
 const TRY_AGAIN_MS = 10000;
 const RATE_SAMPLES = 6;
+const NO_STEP_MS = 75000; // a step is reported every 30 s, at least
 
 // The causes of goodput.md, the wanted one first.
 const CAUSES = {
@@ -14,7 +15,7 @@ const CAUSES = {
 };
 
 let status = null; // the newest one
-const progress = new Map(); // by job: {generation, samples: [{at, step}]}
+const progress = new Map(); // by job: {generation, newest: step, samples: [{at, step}]}
 const shown = new Map(); // by id of a section: the facts that it shows
 
 const byId = (id) => document.getElementById(id);
@@ -40,6 +41,8 @@ function duration(ms) {
 }
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
+// Without steps, lost work is not known: see goodput.md.
+const goodput = (times) => (times.steps_reported ? "" : "≤ ") + percent(times.goodput);
 const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const clock = (time) => new Date(time).toLocaleTimeString();
 const moment = (time) => new Date(time).toLocaleString();
@@ -51,25 +54,26 @@ const ranksOf = (job) => job.nodes.reduce(
   (sum, node) => sum + ("first_rank" in node ? node.slots : 0), 0);
 const lastFailure = (job) => job.failures[job.failures.length - 1];
 
-function stepOf(job) {
-  const steps = job.nodes.filter((node) => inGeneration(job, node) && "step" in node)
-    .map((node) => node.step);
-  return steps.length > 0 ? Math.max(...steps) : null;
-}
+// Returns the step of a node. Only node 0 reports its steps regularly.
+const stepOfNode = (job, node) => inGeneration(job, node) && node.node_rank === 0
+  ? node.step ?? null : null;
+const stepOf = (job) => job.nodes.map((node) => stepOfNode(job, node))
+  .find((step) => step !== null) ?? null;
 
-// Notes the step of each job, for the steps per second.
+// Notes the step of each job, for the steps per second. The time of the first step that is seen is
+// not known.
 function noteProgress() {
   const at = Date.parse(status.time);
   for (const job of status.jobs) {
     const step = stepOf(job);
     if (step === null) continue;
-    let known = progress.get(job.id);
+    const known = progress.get(job.id);
     if (!known || known.generation !== job.generation) {
-      known = {generation: job.generation, samples: []};
-      progress.set(job.id, known);
+      progress.set(job.id, {generation: job.generation, newest: step, samples: []});
+      continue;
     }
-    const newest = known.samples[known.samples.length - 1];
-    if (newest && newest.step >= step) continue;
+    if (known.newest >= step) continue;
+    known.newest = step;
     known.samples.push({at, step});
     if (known.samples.length > RATE_SAMPLES) known.samples.shift();
   }
@@ -82,6 +86,7 @@ function stepsPerSecond(job) {
   const samples = progress.get(job.id)?.samples ?? [];
   if (samples.length < 2 || job.phase !== "running") return null;
   const [first, last] = [samples[0], samples[samples.length - 1]];
+  if (Date.parse(status.time) - last.at > NO_STEP_MS) return null;
   return last.at > first.at ? (last.step - first.step) * 1000 / (last.at - first.at) : null;
 }
 
@@ -142,7 +147,7 @@ function jobList() {
       make("a", {href: `#job=${encodeURIComponent(job.id)}`, id: `job-${job.id}`}, job.id),
       make("span", hasFailed(job) ? {class: "bad"} : {}, stateOf(job)),
       stepOf(job), stepsPerSecond(job)?.toFixed(2),
-      job.times ? percent(job.times.goodput) : "", job.restarts_used, duration(job.since_ms_ago)])));
+      job.times ? goodput(job.times) : "", job.restarts_used, duration(job.since_ms_ago)])));
   if (status.jobs_left_out > 0) {
     section.append(make("p", {}, `${count(status.jobs_left_out, "job")} more`));
   }
@@ -153,13 +158,13 @@ function headOf(job) {
   const fact = (name, value) => value === null || value === undefined ? null
     : make("div", {}, make("dt", {}, name), make("dd", {}, value));
   const failure = lastFailure(job);
-  const reason = job.verdict && !job.verdict.success ? job.verdict.headline : failure?.what;
+  const former = failure && !job.verdict
+    ? `Generation ${failure.generation} failed: ${failure.what}` : null;
+  const reason = hasFailed(job) ? job.verdict.headline : former;
   return make("section", {},
     make("h1", {}, job.id),
     make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`),
-    reason ? make("p", {class: "bad", id: "reason"},
-      failure && !job.verdict ? `Generation ${failure.generation ?? ""} failed: ${reason}`
-        : reason) : null,
+    reason ? make("p", {class: "bad", id: "reason"}, reason) : null,
     make("dl", {class: "facts"},
       fact("step", stepOf(job)), fact("steps/s", stepsPerSecond(job)?.toFixed(2)),
       fact("generation", job.generation < 0 ? null : job.generation),
@@ -188,7 +193,7 @@ function goodputOf(job) {
 }
 
 function nodesOf(job) {
-  const step = stepOf(job);
+  if (job.nodes.length === 0 && job.phase === "ended") return null;
   const place = (node) => node.node_rank ?? Infinity;
   const nodes = [...job.nodes].sort((a, b) => place(a) < place(b) ? -1 : 1);
   const rows = nodes.map((node) => {
@@ -199,13 +204,12 @@ function nodesOf(job) {
         ranks.append(make("span", {class: `is-${kind}`, title: `rank ${rank}: ${text}`}, rank));
       }
     }
-    const has_step = inGeneration(job, node) && "step" in node;
     return [node.node_rank, node.host, make("span", kind === "lost" ? {class: "bad"} : {}, text),
-      ranks, has_step ? node.step : "", has_step ? step - node.step : ""];
+      ranks, stepOfNode(job, node)];
   });
   return make("section", {}, make("h2", {}, "Nodes and ranks"),
-    table([["node", "number"], ["host", "name"], ["state", ""], ["ranks", ""], ["step", "number"],
-      ["lag", "number"]], rows),
+    table([["node", "number"], ["host", "name"], ["state", ""], ["ranks", ""], ["step", "number"]],
+      rows),
     job.nodes_left_out > 0 ? make("p", {}, `${count(job.nodes_left_out, "node")} more`) : null);
 }
 
@@ -245,7 +249,8 @@ function chosenJob() {
 // focus and scrolling.
 function show(sections) {
   const main = byId("main");
-  const focused = document.activeElement?.id;
+  const focused = document.activeElement;
+  const place = focused?.closest("[data-section]")?.dataset.section;
   const wanted = [];
   for (const [id, facts, build] of sections) {
     const text = JSON.stringify(facts);
@@ -266,7 +271,11 @@ function show(sections) {
   if (wanted.length !== main.children.length || wanted.some((one, i) => main.children[i] !== one)) {
     main.replaceChildren(...wanted);
   }
-  if (focused && document.activeElement?.id !== focused) byId(focused)?.focus();
+  if (focused && document.activeElement !== focused) {
+    const again = focused.id ? byId(focused.id)
+      : main.querySelector(`:scope > [data-section="${place}"] .scroll`);
+    again?.focus({preventScroll: true});
+  }
 }
 
 function render() {
@@ -277,16 +286,19 @@ function render() {
   if (job) {
     document.title = `${job.id} ${stateOf(job)}`;
     const {nodes, failures, events, times, ...head} = job;
+    // How long a connected node was silent is not shown.
+    const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
     ["goodput", [id, times], () => goodputOf(job)],
-    ["nodes", [id, job.phase, job.generation, nodes], () => nodesOf(job)],
+    ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
     ["failures", [id, failures], () => failuresOf(job)],
     ["events", [id, events], () => eventsOf(job)]]);
   } else if (id !== null) {
     document.title = "ddprun";
-    show([["none", id, () => make("section", {},
-      make("p", {}, "This service does not know the job ", make("code", {}, id), "."),
+    show([["none", [id, status.jobs_left_out], () => make("section", {},
+      make("p", {}, "The job ", make("code", {}, id),
+        status.jobs_left_out > 0 ? " is not among the jobs shown." : " is not known to this service."),
       make("p", {}, make("a", {href: "#"}, "All jobs")))]]);
   } else {
     document.title = `ddprun: ${count(status.jobs.length, "job")}`;
@@ -296,7 +308,9 @@ function render() {
 
 // --- the connection --------------------------------------------------------------------------------
 
+let source = null; // null: there is no connection
 let silence = 0;
+let isRedirected = false;
 
 function say(text, isBad) {
   const link = byId("link");
@@ -304,22 +318,37 @@ function say(text, isBad) {
   link.classList.toggle("bad", isBad);
 }
 
+// Says why nothing new comes, and how old the state is that is shown.
+function sayOld(why) {
+  say(status ? `${why}; this is the state of ${clock(status.time)}` : why, true);
+}
+
+function disconnect() {
+  clearTimeout(silence);
+  source?.close();
+  source = null;
+}
+
+// A hidden page has no connection: a browser opens only 6 at once to a service.
 function connect() {
-  const source = new EventSource("events");
-  source.onmessage = (event) => {
+  if (source || document.hidden) return;
+  const opened = new EventSource("events");
+  source = opened;
+  opened.onmessage = (event) => {
     status = JSON.parse(event.data);
-    const time = clock(status.time);
+    isRedirected = false;
     say("live", false);
     byId("token").hidden = true;
     clearTimeout(silence);
-    silence = setTimeout(() => say(`no news since ${time}`, true), NO_NEWS_MS);
+    silence = setTimeout(() => sayOld("no news"), NO_NEWS_MS);
     noteProgress();
     render();
   };
-  source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED) return findOutWhy();
-    say(status ? `not connected; this is the state of ${clock(status.time)}` : "not connected",
-      true);
+  opened.onerror = () => {
+    if (opened !== source) return;
+    if (opened.readyState !== EventSource.CLOSED) return sayOld("not connected");
+    disconnect();
+    findOutWhy();
   };
 }
 
@@ -331,15 +360,27 @@ async function findOutWhy() {
   } catch {
     // It does not answer.
   }
-  if (answer?.type === "opaqueredirect") return location.reload(); // to the service that leads
   if (answer?.status === 401) {
-    say("a token is needed", true);
+    sayOld("a token is needed");
     byId("token").hidden = false;
     return byId("token-text").focus();
   }
-  say(answer?.ok ? "too many pages are open; trying again" : "refused; trying again", true);
+  if (answer?.type === "opaqueredirect") {
+    // The first answer makes the service look for the one that leads now. So the second is current.
+    if (isRedirected) return location.reload();
+    isRedirected = true;
+    sayOld("another service leads; going there");
+  } else {
+    sayOld(answer?.ok ? "too many pages are open; trying again" : "refused; trying again");
+  }
   setTimeout(connect, TRY_AGAIN_MS);
 }
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) return connect();
+  if (source) sayOld("paused");
+  disconnect();
+});
 
 byId("token").addEventListener("submit", async (event) => {
   event.preventDefault();

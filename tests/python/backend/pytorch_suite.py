@@ -81,6 +81,9 @@ class PyTorchSuite(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         print("\n" + "\n".join(f"{count} {text}" for text, count in sorted(cls.counts.items())))
+        passed = cls.counts["passed with gloo, passed with ddprun"]
+        if sum(cls.counts.values()) == len(NAMES):  # not when single tests are named
+            assert passed > 50, f"only {passed} tests passed with both: the suite does not run"
 
     def compare(self):
         name = self._testMethodName
@@ -98,7 +101,8 @@ class PyTorchSuite(unittest.TestCase):
         self.assertEqual(ours, "passed", trouble)
 
 
-for name in unittest.TestLoader().getTestCaseNames(Suite):
+NAMES = unittest.TestLoader().getTestCaseNames(Suite)
+for name in NAMES:
     setattr(PyTorchSuite, name, PyTorchSuite.compare)
 
 

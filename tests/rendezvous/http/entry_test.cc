@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/asio/post.hpp>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -38,7 +39,9 @@ class Server {
   // tls: nullptr for http, otherwise for https.
   Server(boost::asio::io_context& io, UniqueFd listener, const HttpLimits& limits,
          const TlsContextPtr& tls)
-      : entry_(&page, limits, [this] { return body_of(edition()); }),
+      : io_(io),
+        entry_([this](const HttpRequest& request) { return page(request); }, limits,
+               [this] { return body_of(edition()); }),
         acceptor_(io, std::move(listener),
                   {.client =
                        [this, tls](auto socket, const auto&) {
@@ -54,17 +57,26 @@ class Server {
     entry_.changed();
   }
   void close_readers() { entry_.close_readers(); }
+  void show_last(std::string status) {
+    status_ = std::move(status);
+    entry_.show_last();
+  }
 
  private:
   std::string edition() const { return "data: " + status_ + "\n\n"; }
-  static std::optional<HttpPage> page(const HttpRequest& request) {
+  std::optional<HttpPage> page(const HttpRequest& request) {
     const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/sealed") return HttpPage{.body = body_of(request.encrypted ? "yes\n" : "no\n")};
     if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
+    if (path == "/refused") {  // after its head has been sent
+      boost::asio::post(io_, [this] { close_readers(); });
+      return HttpPage{.type = "text/event-stream", .is_stream = true};
+    }
     if (path == "/large") return HttpPage{.body = body_of(std::string(kLarge, 'x'))};
     return std::nullopt;
   }
+  boost::asio::io_context& io_;
   std::string status_ = "first";
   HttpEntry entry_;
   TcpAcceptor acceptor_;
@@ -84,6 +96,9 @@ class RunningHttp : public testing_support::RunningServer<Server> {
   }
   void change(const std::string& status) {
     on_thread([&] { server().change(status); });
+  }
+  void show_last(const std::string& status) {
+    on_thread([&] { server().show_last(status); });
   }
   void close_readers() {
     on_thread([&] { server().close_readers(); });
@@ -193,7 +208,7 @@ TEST(HttpEntry, AReaderThatReadsNothingIsClosedAndTheOthersGoOn) {
 }
 
 TEST(HttpEntry, AReaderMayBeSilentForLongerThanThePatience) {
-  RunningHttp http({.patience = milliseconds(50)});
+  RunningHttp http({.patience = milliseconds(300)});
   RawTcpClient reader(http.port());
   reader.send(kGetEvents);
   reader.receive_through("first\n\n");
@@ -212,6 +227,26 @@ TEST(HttpEntry, ReadersAreClosedWhenTheyMustBeCheckedAgain) {
   RawTcpClient again(http.port());
   again.send(kGetEvents);
   EXPECT_THAT(again.receive_through("first\n\n"), EndsWith("data: first\n\n"));
+}
+
+TEST(HttpEntry, AReaderWhoseHeadIsInTransitIsClosedToo) {
+  RunningHttp http;
+  RawTcpClient reader(http.port());
+  reader.send("GET /refused HTTP/1.1\r\nHost: here\r\n\r\n");
+  EXPECT_THAT(receive_all(reader), testing::Not(HasSubstr("data: ")));
+  EXPECT_EQ(http.counters().connections, 0u);
+}
+
+TEST(HttpEntry, TheLastEditionArrivesAlthoughTheServerEndsAtOnce) {
+  auto http = std::make_unique<RunningHttp>();
+  RawTcpClient reader(http->port());
+  reader.send(kGetEvents);
+  reader.receive_through("first\n\n");
+  // The write of the first edition has been completed when later work runs.
+  EXPECT_EQ(http->counters().connections, 1u);
+  http->show_last("last");
+  http.reset();
+  EXPECT_EQ(receive_all(reader), "data: last\n\n");
 }
 
 TEST(HttpEntry, EventsGoOverTlsToo) {

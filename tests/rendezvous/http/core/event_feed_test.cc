@@ -75,6 +75,17 @@ TEST_F(EventFeedTest, ManyChangesAreOneEdition) {
   EXPECT_EQ(feed_.deadline(now_), now_ + EventFeed::kRefresh) << "nothing changed after it";
 }
 
+TEST_F(EventFeedTest, TheLastEditionDoesNotWaitForThePause) {
+  feed_.add(1);
+  send_all();
+  feed_.changed();
+  EXPECT_FALSE(turn().make);
+  feed_.hurry();
+  const EventFeed::Turn last = turn();
+  EXPECT_TRUE(last.make);
+  EXPECT_THAT(last.to, ElementsAre(1));
+}
+
 TEST_F(EventFeedTest, RefreshesWithoutAChange) {
   feed_.add(1);
   send_all();
