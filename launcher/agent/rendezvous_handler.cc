@@ -33,6 +33,8 @@ constexpr Duration kPortIsGivenBack = std::chrono::seconds(3);
 // The embedded service waits at most this long for the other agents to receive the verdict and
 // leave.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
+// With etcd, it then waits at most this long until etcd and the agents have its last messages.
+constexpr Duration kResignTimeout = std::chrono::seconds(3);
 // With etcd, the nodes with the first ranks stand for leader, and any node that finds no leader.
 // Before it stands, it waits a random part of this time for each node that the job may have. An
 // election takes a few ms, so few of a thousand nodes stand.
@@ -315,11 +317,12 @@ Result<void> RendezvousHandler::join_static() {
 
 // listener: where other nodes connect; nullopt for a job of this node alone.
 Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::string address) {
+  const bool has_etcd = config_.rendezvous.mode == Rendezvous::Mode::kEtcd;
   ServiceOptions options{
       .times = config_.options.times,
       .embedded = true,
       .host = host_name(),
-      .only_job = config_.rendezvous.next_ports.empty() ? "" : config_.options.rdzv_id,
+      .only_job = has_etcd || !config_.rendezvous.next_ports.empty() ? config_.options.rdzv_id : "",
       .cluster_job = cluster_job(),
       .service_id = random_hex(8)};
   if (config_.munge.munge) options.owner = config_.munge.munge->user();
@@ -345,7 +348,7 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
   server_->set_keys(config_.keys);
   if (config_.munge.munge) server_->set_munge(config_.munge.munge);
   server_->set_tls(std::move(tls));
-  if (config_.rendezvous.mode == Rendezvous::Mode::kEtcd) {
+  if (has_etcd) {
     follow_leader();
     return {};
   }
@@ -444,7 +447,8 @@ void RendezvousHandler::leave(std::optional<Leave> word, std::function<void()> t
 }
 
 // Waits for the other agents: an embedded service stays until they have received the verdict. With
-// etcd another node then takes the lead. It does so at once, if this node leaves before the end.
+// etcd another node then takes the lead. It does so at once, if this node leaves before the end of
+// an elastic job. A job of fixed size ends with this node.
 void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& then) {
   if (!link_) return;
   if (!server_) return then();
@@ -452,9 +456,19 @@ void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& t
   const auto end = [this, has_etcd, then] {
     if (!has_etcd || !server_) return then();
     if (std::exchange(is_draining_, true)) return;
-    server_->drain(then);
+    const auto once = [this, then, is_over = std::make_shared<bool>(false)] {
+      if (std::exchange(*is_over, true)) return;
+      drained_.cancel();
+      then();
+    };
+    server_->drain(once);
+    drained_.expires_after(kResignTimeout);
+    drained_.async_wait([once](error_code error) {
+      if (!error) once();
+    });
   };
-  if (has_etcd && is_before_end) return end();
+  const NodeRange& nodes = config_.options.nodes;
+  if (has_etcd && is_before_end && nodes.min < nodes.max) return end();
   server_->when_idle(end);
   drained_.expires_after(kDrainTimeout);
   drained_.async_wait([end](error_code error) {

@@ -95,8 +95,8 @@ EtcdMember look_at_member(const HostPort& address, const EtcdAsked& asked,
 }
 
 // Writes a key that etcd removes by itself if this process ends now.
-Result<Duration> write_durably(const EtcdAsked& asked) {
-  const std::vector<HostPort>& members = asked.place.members;
+Result<Duration> write_durably(const HostPort& member, const EtcdAsked& asked) {
+  const std::vector<HostPort> members{member};
   const Result<EtcdObject> lease = ask(members, asked.tls, {"/v3/lease/grant", R"({"TTL":10})"});
   if (!lease) return lease.error();
   const std::string id = text_at(lease->json, "ID");
@@ -119,7 +119,10 @@ EtcdFacts look_at_etcd(const EtcdAsked& asked) {
   for (const HostPort& one : asked.place.members)
     facts.members.push_back(look_at_member(one, asked, alarms));
   facts.alarms.assign(alarms.begin(), alarms.end());
-  const Result<Duration> written = write_durably(asked);
+  Result<Duration> written = Error{.kind = ErrorKind::kConnection, .cause = "no member answers"};
+  for (const EtcdMember& one : facts.members) {
+    if (one.trouble.empty() && !written) written = write_durably(one.address, asked);
+  }
   if (written) {
     facts.write_took = *written;
   } else {

@@ -93,8 +93,8 @@ Result<void> check(const CommandLine& line, int nodes) {
           .within(place_of(*setting));
   }
   const LaunchOptions& options = line.options;
-  if (options.rdzv_backend == "static")
-    return invalid_argument(concat("static cannot be used with --hosts: ", kServes))
+  if (options.rdzv_backend == "static" || options.rdzv_backend.starts_with("etcd"))
+    return invalid_argument(concat(options.rdzv_backend, " cannot be used with --hosts: ", kServes))
         .within(place_of(*given(line, "rdzv-backend")));
   if (const OptionSetting* setting = given(line, "nnodes");
       setting && options.nodes != NodeRange{nodes, nodes}) {

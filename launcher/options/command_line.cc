@@ -181,9 +181,11 @@ Wiring wiring_of(const Sources& sources) {
   Wiring wiring;
   const std::string standalone = sources.text_of("standalone");
   wiring.is_alone = !standalone.empty() && standalone != "false" && standalone != "0";
-  wiring.is_by_hand =
-      sources.text_of("rdzv-backend") == "static" || !sources.text_of("rdzv-endpoint").empty() ||
-      !sources.text_of("master-addr").empty() || !sources.text_of("master-port").empty();
+  const std::string backend = sources.text_of("rdzv-backend");
+  wiring.is_by_hand = backend == "static" || backend.starts_with("etcd") ||
+                      !sources.text_of("rdzv-endpoint").empty() ||
+                      !sources.text_of("master-addr").empty() ||
+                      !sources.text_of("master-port").empty();
   for (const char* name : {"rdzv-endpoint", "master-addr"}) {
     const std::string text = sources.text_of(name);
     const Result<HostPort> address = parse_host_port(text, kDefaultRdzvPort);

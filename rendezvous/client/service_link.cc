@@ -331,6 +331,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
       if (one->target > 0) close(one);
     }
     targets_.resize(1);
+    welcomed_at_ = 0;
   }
 
   bool add_target(Target target) {
@@ -585,9 +586,11 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   // Handles a refusal. The leader's is final. One without a term ends the join only if no other
-  // service may welcome this node.
+  // service may welcome this node. An agent that elects its service may ask at a former address,
+  // where another job's service leads.
   void refuse(ContactPtr contact, const Refused& refused) {
-    const bool is_leaders = refused.term > 0 && refused.term >= link_.term();
+    const bool is_ours = !options_.is_own || refused.is_of_job;
+    const bool is_leaders = is_ours && refused.term > 0 && refused.term >= link_.term();
     if (targets_.size() == 1 || is_leaders)
       return perform(link_.received(refused, BootClock::now()));
     ended(contact, {How::kRefused, refused.reason});

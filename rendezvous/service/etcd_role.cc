@@ -158,8 +158,9 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
     // An earlier run of this service, which has not given its lease back. It led before this
     // process saw any leader.
     if (term == first_term_) return state_->leader_process_gone();
-    return log_.error("another service leads with the address of this one, " + address_ +
-                      ": give each service its own --advertise");
+    return log_.error(concat("another service leads with the address of this one, ", address_,
+                             ": give each service its own ",
+                             is_private_ ? "--local-addr" : "--advertise"));
   }
   const std::optional<HostPort> address = parse_leader(leader);
   if (!address) return;
@@ -173,10 +174,12 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
 }
 
 Silence EtcdRole::standby_answer() const {
-  if (leader_.empty())
-    return {trouble_      ? *trouble_
-            : is_private_ ? "no node leads yet"
-                          : "this service stands by, and no service is known to lead"};
+  if (leader_.empty()) {
+    // One of the nodes leads soon. That is not worth a line.
+    const std::string why =
+        is_private_ ? "" : "this service stands by, and no service is known to lead";
+    return {trouble_.value_or(why)};
+  }
   return {"this service stands by: " + leader_ + " leads", leader_};
 }
 

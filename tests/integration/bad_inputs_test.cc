@@ -382,7 +382,9 @@ ddprun --rdzv-backend=zookeeper true
 ddprun --rdzv-backend=etcd-v2 --rdzv-endpoint=e1,,e2 true
 ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=ftp true
 ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=cacert=ca.pem true
-ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=https,cacert=none.pem true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 --rdzv-conf=protocol=https,cacert=ca --rdzv-id=j true
+ddprun --rdzv-backend=etcd --rdzv-endpoint=e1 true
+ddprun --rdzv-backend=etcd --hosts=node0,node1 true
 ddprun --nnodes=2 --rdzv-endpoint=node0:port true
 ddprun --nnodes=2 --rdzv-endpoint=node0: true
 ddprun --nnodes=2 --rdzv-endpoint=node0:70000 true
@@ -523,6 +525,7 @@ env $STEP SLURM_NODEID=none ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='2(x2' ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun true
 env $STEP SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun --nnodes=2 --master-addr=n0 x
+env $STEP ddprun --rdzv-backend=etcd true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' SLURM_LOCALID=first ddprun true
 env SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-' ddprun true
 env -u SLURM_STEP_ID SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-1]' ddprun --nnodes=two true
@@ -637,7 +640,7 @@ ddprun --rdzv-endpoint=$PLAIN --rdzv-tls-ca=ours.ca true
     add_place("NO_QUORUM", without_quorum.endpoint());
     add_place("OLD_ETCD", old.endpoint());
     add_place("FOREIGN", foreign.endpoint());
-    add_place("CONF", "--rdzv-conf=join_timeout=1");
+    add_place("CONF", "--rdzv-id=j --rdzv-conf=join_timeout=1");
     section("etcd that is not there, has no quorum, is too old, is another's, or has expired",
             Lines::kSeveral, R"(
 ddprun --rdzv-backend=etcd --rdzv-endpoint=$FREE $CONF true

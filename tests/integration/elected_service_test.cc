@@ -69,7 +69,7 @@ class ElectedService : public RendezvousTest {
     return found ? *found : EtcdContents();
   }
 
-  static constexpr const char* kPrefix = "/ddprun/jobs/team%2Fjob";
+  static constexpr const char* kPrefix = "/ddprun-jobs/team%2Fjob";
   static constexpr const char* kKey = "0123456789abcdef0123456789abcdef";
   std::optional<EtcdCluster> etcd_;
   std::vector<std::string> endpoints_;
@@ -96,6 +96,25 @@ TEST_F(ElectedService, ANewJobOfTheSameNameBeginsAnew) {
     EXPECT_EQ(first->wait(), 0) << first->err();
     EXPECT_THAT(second->out(), HasSubstr("started 0"));
   }
+}
+
+// Both nodes are told to end at once, as by a scheduler. The job that is submitted again must not
+// get the verdict of this one.
+TEST_F(ElectedService, AJobThatWasToldToEndBeginsAnewTheNextTime) {
+  for (int run = 0; run < 3; ++run) {
+    const auto first = leader("2", "echo started; exec sleep 600");
+    const auto second = agent("2", "echo started; exec sleep 600");
+    for (ChildProcess* const one : {first.get(), second.get()})
+      ASSERT_TRUE(one->wait_for_out("started")) << one->err();
+    for (ChildProcess* const one : {first.get(), second.get()}) kill(one->pid(), SIGTERM);
+    EXPECT_EQ(first->wait(), 143) << first->err();
+    EXPECT_EQ(second->wait(), 143) << second->err();
+  }
+  const auto first = leader("2", "echo started $TORCHELASTIC_RESTART_COUNT");
+  const auto second = agent("2", "echo started $TORCHELASTIC_RESTART_COUNT");
+  EXPECT_EQ(second->wait(), 0) << second->err();
+  EXPECT_EQ(first->wait(), 0) << first->err();
+  EXPECT_THAT(second->out(), HasSubstr("started 0"));
 }
 
 TEST_F(ElectedService, EtcdKeepsTheVerdictForADayAndNoKey) {
@@ -191,7 +210,7 @@ TEST_F(ElectedServiceRounds, EachLossOfANodeIsOneRestart) {
   for (int i = 0; i < 2; ++i) add();
   ASSERT_TRUE(become_workers()) << all_err();
   add();
-  for (std::uint64_t left = number_from("DDPRUN_ELECTED_ROUNDS", 1); left > 0; --left) {
+  for (std::uint64_t left = number_from("DDPRUN_ELECTED_ROUNDS", 2); left > 0; --left) {
     ASSERT_TRUE(nodes_.back()->wait_for_err("ordered to wait")) << all_err();
     let_pass(up_to(std::chrono::milliseconds(300), rng));
     const std::size_t at = rng.chance(0.75) ? leading() : rng.below(nodes_.size());

@@ -9,6 +9,7 @@
 #include "base/concat.h"
 #include "base/host_port.h"
 #include "base/joined.h"
+#include "base/missing_value.h"
 #include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
@@ -260,7 +261,11 @@ Result<EtcdPlace> plan_etcd(const LaunchOptions& options) {
                           "' (expected a path of at most ", StatePlace::kMaxPrefixBytes,
                           " bytes, such as /team/jobs)"));
   }
-  if (place.prefix.empty()) place.prefix = "/ddprun/jobs";
+  if (options.rdzv_id == kDefaultJobId) {
+    return missing_value("--rdzv-id",
+                         "a name of its own for each job: all nodes that give it meet in etcd");
+  }
+  if (place.prefix.empty()) place.prefix = "/ddprun-jobs";
   place.prefix += "/" + as_key(options.rdzv_id);
   return place;
 }

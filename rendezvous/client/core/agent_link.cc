@@ -115,6 +115,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   term_ = term_of(message).value_or(term_);
   if (const Silence* silence = std::get_if<Silence>(&message)) {
     silence_reason_ = silence->reason;
+    if (silence_reason_.empty()) return {};
     return {LinkDeliver{Wait{service() + " will be silent for a while: " + silence->reason}}};
   }
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {

@@ -101,10 +101,10 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
 }
 
 void JobTable::hello(const Origin& origin, const Hello& hello) {
-  if (hello.protocol != kControlProtocol) {
-    return refuse(origin.connection, other_protocol(hello.protocol, hello.version));
-  }
   const bool is_of_job = options_.is_own_of(hello);
+  if (hello.protocol != kControlProtocol) {
+    return refuse(origin.connection, other_protocol(hello.protocol, hello.version), is_of_job);
+  }
   if (!is_of_job && !options_.only_job.empty()) {
     const std::string of =
         hello.job.id == options_.only_job ? " of the scheduler's job " + options_.cluster_job : "";
@@ -253,6 +253,11 @@ std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
   if (is_known(hello)) return std::nullopt;
   if (closed_) return closed_;
   const auto job = jobs_.find(hello.job.id);
+  // The earlier run's agents may still come. When they have, or do not in time, it ends.
+  if (job != jobs_.end() && hello.instance.empty() && job->second.first_change == 0 &&
+      job->second.membership.landmark().ending) {
+    return "an earlier run of job '" + hello.job.id + "' is being ended";
+  }
   const bool unsafe_end = job != jobs_.end() &&
                           job->second.membership.phase() == JobPhase::kEnded &&
                           job->second.last_change > durable_;

@@ -223,7 +223,11 @@ bool Membership::is_consistent() const {
 std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const JobSpec& theirs = hello.job;
   const auto differs = [this](const std::string& with) {
-    return named() + " was started with " + with + ": give every node the same";
+    return concat(named(), " was started with ", with, ": give every node the same",
+                  remembers_
+                      ? ", or another --rdzv-id (in etcd, a run that did not end is kept for "
+                        "a day)"
+                      : "");
   };
   if (theirs.nodes != spec_.nodes) {
     return differs(concat("--nnodes=", spec_.nodes, ", not --nnodes=", theirs.nodes));

@@ -271,6 +271,21 @@ TEST_F(ServiceLinkToSeveral, ARefusalOfTheLeaderEndsTheJoinAtOnce) {
   EXPECT_THAT(link_.trouble, HasSubstr("refused this node: no"));
 }
 
+// The service of this process stands by, and names an address that another job has now.
+TEST_F(ServiceLinkToSeveral, OnlyARefusalByTheOwnJobsLeaderEndsAnElectedJob) {
+  for (const bool is_of_job : {false, true}) {
+    FakeService leader(link_.io, {Refused{.reason = "no", .is_of_job = is_of_job, .term = 7}});
+    FakeService own(link_.io, {Silence{"another one leads", to_text(leader.address())}});
+    RemoteLinkOptions options;
+    options.address = own.address();
+    options.is_own = true;
+    make_link(std::move(options));
+    ASSERT_TRUE(link_.run_until([&] { return leader.asked() >= (is_of_job ? 1 : 2); }));
+    if (is_of_job) ASSERT_TRUE(link_.gets_into_trouble());
+    EXPECT_EQ(link_.trouble.empty(), !is_of_job) << link_.trouble;
+  }
+}
+
 TEST_F(ServiceLinkToSeveral, AnswersWithoutAReasonDoNoHarm) {
   FakeService standby(link_.io, {Silence{""}});
   FakeService other(link_.io, {Refused{""}});

@@ -186,12 +186,14 @@ TEST(PlanRendezvous, WithEtcdTheNodesElectTheOneThatServes) {
   for (const char* backend : {"etcd", "etcd-v2"}) {
     LaunchOptions options = with({2, 4}, "e1,e2:1234");
     options.rdzv_backend = backend;
+    ASSERT_FALSE(plan_rendezvous(options)) << "all jobs would meet in one";
+    EXPECT_EQ(plan_rendezvous(options).error().doing, "--rdzv-id");
     options.rdzv_id = "team/a%";
     const Result<Rendezvous> plan = plan_rendezvous(options);
     ASSERT_TRUE(plan) << plan.error().message();
     EXPECT_EQ(plan->mode, Rendezvous::Mode::kEtcd);
     EXPECT_EQ(plan->etcd.members, (std::vector<HostPort>{{"e1", 2379}, {"e2", 1234}}));
-    EXPECT_EQ(plan->etcd.prefix, "/ddprun/jobs/team%2Fa%25") << "no job's keys are in another's";
+    EXPECT_EQ(plan->etcd.prefix, "/ddprun-jobs/team%2Fa%25") << "no job's keys are in another's";
     EXPECT_FALSE(plan->etcd.uses_tls);
     EXPECT_TRUE(plan->remarks.empty());
     EXPECT_EQ(services_text(*plan), "etcd e1:2379, e2:1234");

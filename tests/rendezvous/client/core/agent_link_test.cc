@@ -557,6 +557,12 @@ TEST_F(AgentLinkTest, ASilenceChangesNothingButWhatIsSaid) {
   EXPECT_THAT(lost_->reason, HasSubstr("it is started again"));
 }
 
+TEST_F(AgentLinkTest, ASilenceWithoutAReasonIsNotTold) {
+  bring_up();
+  take(link_->received(Silence{""}, now_));
+  EXPECT_TRUE(delivered_.empty());
+}
+
 // The service's disk is full. It says so instead of sending a Welcome.
 TEST_F(AgentLinkTest, WhoSaysThatItAdmitsNobodyNowIsTriedUntilTheJoinDeadline) {
   AgentLinkOptions options;

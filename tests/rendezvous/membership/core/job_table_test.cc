@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <set>
 
 #include "base/seconds.h"
@@ -101,6 +102,9 @@ TEST_F(JobTableTest, RefusesAnotherProtocolAndSaysBothVersions) {
       "this service speaks control protocol 1, this agent (ddprun 9.9) speaks 99: use the same "
       "ddprun on all nodes");
   EXPECT_EQ(out.closes, std::vector{AgentConnectionId(1)});
+  EXPECT_FALSE(find<Refused>(out, 1)->is_of_job);
+  table_ = JobTable(ServiceOptions{.only_job = "j"});
+  EXPECT_TRUE(find<Refused>(receive(2, old), 2)->is_of_job) << "it need not look elsewhere";
 }
 
 TEST_F(JobTableTest, RefusesWhoDoesNotSayHelloFirst) {
@@ -370,6 +374,47 @@ TEST_F(RestoredTableTest, EndedJobsKeepTheirOrderOverLivesOfTheService) {
   std::string shown;
   for (const Membership* job : table_.jobs()) shown += job->spec().id;
   EXPECT_EQ(shown, "cbkazm");
+}
+
+// The service ended after the job was told to end, and before it had ended.
+TEST_F(RestoredTableTest, ANewJobDoesNotGetTheVerdictOfTheOneBefore) {
+  table_ = JobTable(ServiceOptions{.service_id = "first"});
+  Hello next = hello("j", "a");
+  next.job.nodes = {2, 2};
+  keep(receive(1, next));
+  next.node.agent_id = "b";
+  keep(receive(2, next));
+  keep(receive(1, Leave{.signal = SIGTERM}));
+  restart();
+  table_.note_durable(0);
+  next.node.agent_id = "c";
+  next.job.max_restarts = 7;
+  const ServiceOutput too_early = receive(3, next);
+  ASSERT_TRUE(find<Silence>(too_early, 3));
+  EXPECT_EQ(find<Silence>(too_early, 3)->reason, "an earlier run of job 'j' is being ended");
+  EXPECT_EQ(too_early.closes, std::vector{AgentConnectionId(3)});
+  ASSERT_TRUE(table_.deadline());
+  now_ = *table_.deadline();
+  const ServiceOutput ended = table_.tick(now_);
+  EXPECT_EQ(table_.find("j")->phase(), JobPhase::kEnded);
+  table_.note_durable(ended.changes.back().number);
+  EXPECT_TRUE(find<Welcome>(receive(4, next), 4));
+  EXPECT_EQ(table_.find("j")->phase(), JobPhase::kForming);
+}
+
+TEST_F(RestoredTableTest, SaysThatAnEarlierRunMayHaveOtherOptions) {
+  table_ = JobTable(ServiceOptions{.service_id = "first"});
+  Hello next = hello("j", "a");
+  keep(receive(1, next));
+  restart();
+  next.job.max_restarts = 7;
+  const ServiceOutput refused = receive(2, next);
+  ASSERT_TRUE(find<Refused>(refused, 2));
+  EXPECT_TRUE(find<Refused>(refused, 2)
+                  ->reason.ends_with("give every node the same, or another --rdzv-id (in etcd, a "
+                                     "run that did not end is kept for "
+                                     "a day)"))
+      << find<Refused>(refused, 2)->reason;
 }
 
 // A service without kept state may have run before. It gives agents of that run time to come
