@@ -281,7 +281,9 @@ TEST_F(ServiceLinkToSeveral, OnlyARefusalByTheOwnJobsLeaderEndsAnElectedJob) {
     options.is_own = true;
     make_link(std::move(options));
     ASSERT_TRUE(link_.run_until([&] { return leader.asked() >= (is_of_job ? 1 : 2); }));
-    if (is_of_job) ASSERT_TRUE(link_.gets_into_trouble());
+    if (is_of_job) {
+      ASSERT_TRUE(link_.gets_into_trouble());
+    }
     EXPECT_EQ(link_.trouble.empty(), !is_of_job) << link_.trouble;
   }
 }
