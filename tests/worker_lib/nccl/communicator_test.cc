@@ -356,7 +356,10 @@ TEST_P(NcclParts, AQueryThatBlocksInTheDriverDoesNotKeepTheGroupFromEnding) {
 }
 
 TEST_P(NcclParts, ACallThatWasNotBegunBeforeAnAbortIsNeverMade) {
-  auto backend = world_.ranks.make(0, 1, {.close_grace = milliseconds(50)});
+  auto backend = world_.ranks.make(0, 1,
+                                   {.close_grace = milliseconds(50),
+                                    .stop_grace = milliseconds(100),
+                                    .abort_grace = milliseconds(200)});
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
   constexpr const char* kThread = "ddprun-nccl-aux";
   cuda_.hold_threads(kThread);
