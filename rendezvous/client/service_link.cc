@@ -243,8 +243,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     arm();
   }
 
-  // --- names
-  // --------------------------------------------------------------------------------------
+  // --- names ------------------------------------------------------------------------------------
 
   // Begins look-ups. A known address is tried at once. If the last try did not reach it, the
   // name service is asked at the same time: the host may have moved, and the name service may be
@@ -347,8 +346,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     receiver_->io = nullptr;
   }
 
-  // --- a try
-  // --------------------------------------------------------------------------------------
+  // --- a try ------------------------------------------------------------------------------------
 
   bool is_trying() const { return !contacts_.empty() && !chosen_; }
   bool is_tried(std::size_t target) const {
@@ -682,8 +680,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     }
   }
 
-  // --- the connection
-  // -----------------------------------------------------------------------------
+  // --- the connection ---------------------------------------------------------------------------
 
   // Closes everything. An address that was silent is the last one to be tried next time.
   void act(const LinkClose&) {

@@ -168,8 +168,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     read(connection);
   }
 
-  // --- readers of events
-  // --------------------------------------------------------------------------
+  // --- readers of events ------------------------------------------------------------------------
 
   void begin_reading(const ConnectionPtr& connection) {
     connection->deadline.cancel();

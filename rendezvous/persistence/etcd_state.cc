@@ -210,8 +210,7 @@ class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
   }
   void perform(const Follow& action) { events_.follows(action.leader, action.term); }
 
-  // --- the lease of the keys
-  // ----------------------------------------------------------------------
+  // --- the lease of the keys --------------------------------------------------------------------
 
   // Returns the number of the lease, which all services of the prefix use.
   static EtcdLease lease_of(const std::string& prefix) {

@@ -315,8 +315,7 @@ TEST_F(DoctorTest, LeavesNothingBehind) {
   EXPECT_EQ(host->out(), "1\n") << "the head of an empty table";
 }
 
-// --- the command line; nothing is checked
-// ----------------------------------------------------------
+// --- the command line; nothing is checked -------------------------------------------------------
 
 struct Spoken {
   int exit_code = -1;

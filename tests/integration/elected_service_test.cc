@@ -51,6 +51,14 @@ class ElectedService : public RendezvousTest {
     EXPECT_TRUE(first->wait_for_err("leads in term")) << first->err();
     return first;
   }
+  // Runs a job of two nodes to its end, and expects that it begins with no restart.
+  void run_anew() {
+    const auto first = leader("2", "echo started $TORCHELASTIC_RESTART_COUNT");
+    const auto second = agent("2", "echo started $TORCHELASTIC_RESTART_COUNT");
+    EXPECT_EQ(second->wait(), 0) << second->err();
+    EXPECT_EQ(first->wait(), 0) << first->err();
+    EXPECT_THAT(second->out(), HasSubstr("started 0"));
+  }
   static void signal_node(const ChildProcess& node, int signal) {
     const Tree tree = tree_of(node);
     for (const pid_t pid : {tree.guardian, tree.keeper, tree.agent, tree.worker}) {
@@ -89,13 +97,7 @@ TEST_F(ElectedService, AnElasticJobGoesOnWithoutTheLeadersNode) {
 }
 
 TEST_F(ElectedService, ANewJobOfTheSameNameBeginsAnew) {
-  for (int run = 0; run < 2; ++run) {
-    const auto first = leader("2", "echo started $TORCHELASTIC_RESTART_COUNT");
-    const auto second = agent("2", "echo started $TORCHELASTIC_RESTART_COUNT");
-    EXPECT_EQ(second->wait(), 0) << second->err();
-    EXPECT_EQ(first->wait(), 0) << first->err();
-    EXPECT_THAT(second->out(), HasSubstr("started 0"));
-  }
+  for (int run = 0; run < 2; ++run) run_anew();
 }
 
 // Both nodes are told to end at once, as by a scheduler. The job that is submitted again must not
@@ -110,11 +112,7 @@ TEST_F(ElectedService, AJobThatWasToldToEndBeginsAnewTheNextTime) {
     EXPECT_EQ(first->wait(), 143) << first->err();
     EXPECT_EQ(second->wait(), 143) << second->err();
   }
-  const auto first = leader("2", "echo started $TORCHELASTIC_RESTART_COUNT");
-  const auto second = agent("2", "echo started $TORCHELASTIC_RESTART_COUNT");
-  EXPECT_EQ(second->wait(), 0) << second->err();
-  EXPECT_EQ(first->wait(), 0) << first->err();
-  EXPECT_THAT(second->out(), HasSubstr("started 0"));
+  run_anew();
 }
 
 TEST_F(ElectedService, EtcdKeepsTheVerdictForADayAndNoKey) {

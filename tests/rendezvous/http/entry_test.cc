@@ -137,15 +137,21 @@ TEST(HttpEntry, ALargeAnswerArrivesWhole) {
   EXPECT_THAT(receive_all(client), EndsWith(std::string(kLarge, 'x')));
 }
 
-TEST(HttpEntry, IsHttpsOverTls) {
+// A server with a certificate, and a client that trusts it.
+struct HttpOverTls {
   const testing_support::TemporaryDirectory directory;
-  const testing_support::Authority authority(directory.path(), "ours");
-  const auto own = authority.issue("service");
-  RunningHttp server(
-      {}, TlsContext::for_service({.cert = own.cert, .key = own.key, .ca = {}})->context);
-  testing_support::RawTlsClient client(
+  const testing_support::Authority authority{directory.path(), "ours"};
+  const testing_support::IssuedFiles own = authority.issue("service");
+  RunningHttp server{
+      {}, TlsContext::for_service({.cert = own.cert, .key = own.key, .ca = {}})->context};
+  testing_support::RawTlsClient client{
       server.port(),
-      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context);
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context};
+};
+
+TEST(HttpEntry, IsHttpsOverTls) {
+  HttpOverTls over_tls;
+  testing_support::RawTlsClient& client = over_tls.client;
   client.send("GET /sealed HTTP/1.1\r\nHost: here\r\n\r\n");
   const std::string first = client.receive(1);
   client.send("GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
@@ -250,14 +256,8 @@ TEST(HttpEntry, TheLastEditionArrivesAlthoughTheServerEndsAtOnce) {
 }
 
 TEST(HttpEntry, EventsGoOverTlsToo) {
-  const testing_support::TemporaryDirectory directory;
-  const testing_support::Authority authority(directory.path(), "ours");
-  const auto own = authority.issue("service");
-  RunningHttp server(
-      {}, TlsContext::for_service({.cert = own.cert, .key = own.key, .ca = {}})->context);
-  testing_support::RawTlsClient client(
-      server.port(),
-      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context);
+  HttpOverTls over_tls;
+  testing_support::RawTlsClient& client = over_tls.client;
   client.send(std::string(kGetEvents));
   std::string answer;
   while (!answer.ends_with("data: first\n\n")) {
