@@ -1,8 +1,9 @@
 // Measures what a checkpoint costs: how long save() stops the training, and how long it takes
 // until the file is on the disk, against floors measured in the same run.
 //
-// The state has a module, and SGD with momentum, with half of the bytes each. All ranks have the
-// same (ddprun --nproc-per-node N checkpoint_cost). Each round measures these, one after the other:
+// The state has a module, and SGD with momentum, with half of the bytes each. Each tensor has 4 MiB
+// (--mib) or 64 bytes (--tensors). All ranks have the same (ddprun --nproc-per-node N
+// checkpoint_cost). Each round measures these, one after the other:
 //
 //   save       CheckpointManager::save(), until it returns (stall) and until wait() returns (total)
 //   memcpy     the floor of the stall: one memcpy of the rank's share of the bytes, of all ranks at
@@ -22,7 +23,8 @@
 //   floor      one rank reads the file, then each rank copies as many bytes with memcpy
 //   beyond     the most memory of a rank during restore() beyond the tensors that it fills
 //
-// Usage: checkpoint_cost [--directory DIR] [--rounds N] [--mib SIZES...] [--keep | --restore]
+// Usage: checkpoint_cost [--directory DIR] [--rounds N] [--mib SIZES...] [--tensors COUNTS...]
+//                        [--keep | --restore]
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -46,33 +48,53 @@ namespace {
 struct Plan {
   std::string directory = std::filesystem::temp_directory_path() / "ddprun-checkpoint-cost";
   int rounds = 9;
-  std::vector<std::int64_t> mib{10, 100, 400};
+  std::vector<std::int64_t> mib;
+  std::vector<std::int64_t> tensors;
   bool keep = false;
   bool restore = false;
 };
 
+// Size: the size of a training state.
+struct Size {
+  std::string name;
+  std::int64_t tensors = 0;   // a half are parameters, a half are momentums
+  std::int64_t elements = 0;  // float32, of each tensor
+
+  std::size_t bytes() const { return static_cast<std::size_t>(tensors * elements) * 4; }
+};
+
+std::vector<Size> sizes_of(const Plan& plan) {
+  constexpr std::int64_t kLarge = 1 << 20;  // 4 MiB, a usual size of large parameters
+  constexpr std::int64_t kSmall = 16;
+  std::vector<Size> sizes;
+  for (const std::int64_t mib : plan.mib)
+    sizes.push_back({std::to_string(mib) + "-MiB", mib / 8 * 2, kLarge});
+  for (const std::int64_t count : plan.tensors)
+    sizes.push_back({std::to_string(count) + "-tensors", count / 2 * 2, kSmall});
+  return sizes;
+}
+
 enum class HasTrained { kNo, kYes };
 
-// State: a training state of layers of 4 MiB, a usual size of large parameters.
+// State: a training state of this size.
 class State {
  public:
-  explicit State(std::int64_t bytes, HasTrained has_trained = HasTrained::kYes) {
-    constexpr std::int64_t kWidth = 1024;
-    for (std::int64_t layers = bytes / 2 / (kWidth * kWidth * 4), i = 0; i < layers; ++i)
-      net_->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
-    optimizer_.emplace(net_->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    state_ = {.model = net_.ptr().get(), .optimizer = &*optimizer_, .has_position = false};
+  explicit State(const Size& size, HasTrained has_trained = HasTrained::kYes) {
+    for (std::int64_t i = 0; i < size.tensors / 2; ++i)
+      net_.register_parameter("weight" + std::to_string(i), torch::rand({size.elements}));
+    optimizer_.emplace(net_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    state_ = {.model = &net_, .optimizer = &*optimizer_, .has_position = false};
     if (has_trained == HasTrained::kNo) return;
-    for (torch::Tensor& parameter : net_->parameters())
+    for (torch::Tensor& parameter : net_.parameters())
       parameter.mutable_grad() = torch::ones_like(parameter);
     optimizer_->step();
-    for (torch::Tensor& parameter : net_->parameters()) parameter.mutable_grad().reset();
+    for (torch::Tensor& parameter : net_.parameters()) parameter.mutable_grad().reset();
   }
   const TrainingState& get() const { return state_; }
   TrainingState& get() { return state_; }
 
  private:
-  torch::nn::Sequential net_;
+  torch::nn::Module net_;
   std::optional<torch::optim::SGD> optimizer_;
   TrainingState state_;
 };
@@ -134,10 +156,9 @@ double copies_ms(std::size_t bytes) {
   return ms_since(start);
 }
 
-void measure_restore(const Plan& plan, Context& context, std::int64_t mib) {
+void measure_restore(const Plan& plan, Context& context, const Size& size) {
   ProcessGroup& group = context.group();
-  const std::size_t bytes = static_cast<std::size_t>(mib) << 20;
-  const std::string directory = plan.directory + "/" + std::to_string(mib);
+  const std::string directory = plan.directory + "/" + size.name;
   std::string file;
   for (const auto& entry : std::filesystem::directory_iterator(directory))
     if (entry.path().extension() == ".pt") file = std::max(file, entry.path().string());
@@ -145,10 +166,10 @@ void measure_restore(const Plan& plan, Context& context, std::int64_t mib) {
   group.barrier();
   const double read = context.rank() == 0 ? read_ms(file) : 0;
   group.barrier();
-  const double copied = copies_ms(bytes);
+  const double copied = copies_ms(size.bytes());
   group.barrier();
   drop_from_cache(file);
-  State state(static_cast<std::int64_t>(bytes), HasTrained::kNo);
+  State state(size, HasTrained::kNo);
   CheckpointManager manager(context, {.directory = directory, .read_only = true});
   group.barrier();
   const double before = memory_mib("VmRSS");
@@ -156,23 +177,23 @@ void measure_restore(const Plan& plan, Context& context, std::int64_t mib) {
   const TimePoint start = BootClock::now();
   if (!manager.restore(state.get())) give_up("restore from " + directory);
   // The momentum is new.
-  const double beyond = memory_mib("VmHWM") - before - static_cast<double>(mib) / 2;
+  const double beyond =
+      memory_mib("VmHWM") - before - static_cast<double>(size.bytes()) / 2 / (1 << 20);
   torch::Tensor worst = torch::tensor({ms_since(start), beyond, read + copied});
   group.all_reduce(worst, {.op = ReduceOp::kMax});
   const auto result = [&](int i) { return worst[i].item<double>(); };
   if (context.rank() != 0) return;
-  std::printf("%6lld %6d %10.1f %9.1f %8.2f %12.1f\n", static_cast<long long>(mib), group.size(),
-              result(0), result(2), result(0) / result(2), result(1));
+  std::printf("%14s %6d %10.1f %9.1f %8.2f %12.1f\n", size.name.c_str(), group.size(), result(0),
+              result(2), result(0) / result(2), result(1));
   std::fflush(stdout);
 }
 
-void measure(const Plan& plan, Context& context, std::int64_t mib) {
-  const std::size_t bytes = static_cast<std::size_t>(mib) << 20;
-  const State state(static_cast<std::int64_t>(bytes));
-  const std::string directory = plan.directory + "/" + std::to_string(mib);
+void measure(const Plan& plan, Context& context, const Size& size) {
+  const State state(size);
+  const std::string directory = plan.directory + "/" + size.name;
   CheckpointManager manager(context, {.directory = directory, .keep_last = plan.keep ? 2 : 1});
   ProcessGroup& group = context.group();
-  const std::vector<char> from(bytes / static_cast<std::size_t>(group.size()), 'a');
+  const std::vector<char> from(size.bytes() / static_cast<std::size_t>(group.size()), 'a');
   std::vector<char> to(from.size(), 'b');
   std::vector<double> stall, total, copied, written;
   for (int round = -1; round < plan.rounds; ++round) {
@@ -196,9 +217,9 @@ void measure(const Plan& plan, Context& context, std::int64_t mib) {
   }
   if (group.rank() != 0) return;
   const auto median = [](const std::vector<double>& values) { return percentile(values, 0.5); };
-  std::printf("%6lld %6d %9.1f %9.1f %8.2f %9.1f %9.1f %8.2f\n", static_cast<long long>(mib),
-              group.size(), median(stall), median(copied), median(stall) / median(copied),
-              median(total), median(written), median(total) / median(written));
+  std::printf("%14s %6d %9.1f %9.1f %8.2f %9.1f %9.1f %8.2f\n", size.name.c_str(), group.size(),
+              median(stall), median(copied), median(stall) / median(copied), median(total),
+              median(written), median(total) / median(written));
   std::fflush(stdout);
 }
 
@@ -208,18 +229,21 @@ int run(int argc, char** argv) {
   app.add_option("--directory", plan.directory,
                  "where checkpoints are written; removed at the end");
   app.add_option("--rounds", plan.rounds)->check(CLI::PositiveNumber);
-  app.add_option("--mib", plan.mib, "sizes of the state, multiples of 8")
+  app.add_option("--mib", plan.mib, "sizes of states of large tensors, multiples of 8")
       ->check(CLI::Range(8, 1 << 20));
+  app.add_option("--tensors", plan.tensors, "numbers of tensors of states of small tensors")
+      ->check(CLI::Range(2, 10'000'000));
   app.add_flag("--keep", plan.keep, "leave the checkpoints there");
   app.add_flag("--restore", plan.restore, "measure restore() of the checkpoints that are there");
   CLI11_PARSE(app, argc, argv);
+  if (plan.mib.empty() && plan.tensors.empty()) plan.mib = {10, 100, 400};
   torch::set_num_threads(1);
   if (plan.restore) {
     Context context = init();
     if (context.rank() == 0)
-      std::printf("%6s %6s %10s %9s %8s %12s\n", "MiB", "ranks", "restore ms", "floor", "multiple",
-                  "beyond MiB");
-    for (const std::int64_t mib : plan.mib) measure_restore(plan, context, mib);
+      std::printf("%14s %6s %10s %9s %8s %12s\n", "state", "ranks", "restore ms", "floor",
+                  "multiple", "beyond MiB");
+    for (const Size& size : sizes_of(plan)) measure_restore(plan, context, size);
     return 0;
   }
   bool is_first = true;
@@ -229,9 +253,9 @@ int run(int argc, char** argv) {
     if (is_first && std::filesystem::exists(plan.directory)) give_up(plan.directory + " exists");
     context.group().barrier();
     if (is_first)
-      std::printf("%6s %6s %9s %9s %8s %9s %9s %8s\n", "MiB", "ranks", "stall ms", "memcpy",
+      std::printf("%14s %6s %9s %9s %8s %9s %9s %8s\n", "state", "ranks", "stall ms", "memcpy",
                   "multiple", "total ms", "write", "multiple");
-    for (const std::int64_t mib : plan.mib) measure(plan, context, mib);
+    for (const Size& size : sizes_of(plan)) measure(plan, context, size);
   }
   if (!plan.keep && is_first) std::filesystem::remove_all(plan.directory);
   return 0;
