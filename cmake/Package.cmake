@@ -36,7 +36,7 @@ else()
   set(man_dir ${CMAKE_INSTALL_MANDIR})
   set(share_dir ${CMAKE_INSTALL_DATADIR})
 endif()
-set(programs ddprun ddp-rendezvous ddp-store)
+set(programs ddprun ddprun-bench ddp-rendezvous ddp-store)
 add_dependencies(ddprun_installed ${programs})
 list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE program_files)
 set(printed_dir ${CMAKE_CURRENT_BINARY_DIR}/printed)
@@ -44,6 +44,8 @@ set(printed_files ${printed_dir}/ddprun.1 ${printed_dir}/ddprun ${printed_dir}/_
 check_that_all_is_built(programs "${program_files};${printed_files}")
 check_that_all_is_built(system $<TARGET_FILE:ddprun-ckpt>)
 add_dependencies(ddprun_installed ddprun-ckpt)
+# The worker of `ddprun bench` needs no LibTorch.
+set_target_properties(ddprun-bench PROPERTIES EXCLUDE_FROM_ALL OFF)
 if(NOT SKBUILD)
   # It needs no LibTorch. A build without LibTorch builds little else of its folder.
   set_target_properties(ddprun-ckpt PROPERTIES EXCLUDE_FROM_ALL OFF)

@@ -2,6 +2,7 @@
 
 #include "launcher/control/commands.h"
 #include "launcher/doctor/command.h"
+#include "launcher/main/bench.h"
 #include "launcher/main/completion.h"
 #include "launcher/main/help.h"
 
@@ -12,6 +13,7 @@ RunCommand find_command(std::string_view name) {
     return
         [what](const std::vector<std::string>& arguments) { return run_control(*what, arguments); };
   }
+  if (name == "bench") return run_bench;
   if (name == "completion") return run_completion;
   if (name == "doctor") return run_doctor;
   if (name == "man-page") return run_man_page;

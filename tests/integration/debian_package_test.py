@@ -21,7 +21,7 @@ import tempfile
 
 import needs
 
-PROGRAMS = {"ddprun", "ddp-rendezvous", "ddp-store", "ddprun-ckpt"}
+PROGRAMS = {"ddprun", "ddprun-bench", "ddp-rendezvous", "ddp-store", "ddprun-ckpt"}
 FILES = {f"bin/{name}" for name in PROGRAMS} | {
     "lib/systemd/system/ddp-rendezvous.service", "lib/sysusers.d/ddp-rendezvous.conf",
     "share/bash-completion/completions/ddprun", "share/doc/ddprun/changelog.Debian.gz",

@@ -42,7 +42,7 @@ def main() -> None:
     check_root()
     output_of(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", wheel)
     scripts = pathlib.Path(sys.prefix) / "bin"
-    for name in ("ddprun", "ddp-rendezvous", "ddp-store"):
+    for name in ("ddprun", "ddprun-bench", "ddp-rendezvous", "ddp-store"):
         assert shutil.which(name) == str(scripts / name), name
         assert version in output_of(name, "--version"), name
     assert version in output_of(sys.executable, "-m", "ddprun", "--version")

@@ -26,7 +26,7 @@ import zipfile
 
 import needs
 
-PROGRAMS = {"ddprun", "ddp-rendezvous", "ddp-store"}
+PROGRAMS = {"ddprun", "ddprun-bench", "ddp-rendezvous", "ddp-store"}
 LICENSES = ("LICENSE", "packaging/THIRD_PARTY")
 DATA = {"man/man1/ddprun.1", "bash-completion/completions/ddprun", "zsh/site-functions/_ddprun"}
 # Libraries of every glibc system. OpenSSL is loaded for keys, hwloc to bind workers.

@@ -17,6 +17,9 @@ std::span<const CommandName> command_names() {
        "show the last collectives of its ranks, what is in progress, and where ranks differ"},
       {"stacks", "[--rank N] [JOB]",
        "show where each of its ranks is in its program; ranks at the same place stand together"},
+      {"bench", "[options] [-- BENCH OPTIONS]",
+       "measure memory, links and all_reduce of the nodes that the options of a job give, and name "
+       "the odd ones"},
       {"completion", "bash|zsh", "print the completion script for that shell"},
       {"doctor", "[options] [program]",
        "check this host, and the network path to others, for what makes jobs hang or run slowly"},

@@ -1,0 +1,149 @@
+#include "worker_lib/bench/core/report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/concat.h"
+
+namespace ddprun {
+namespace {
+
+constexpr double kLeastShare = 0.75;
+constexpr double kMostLatency = 2;
+constexpr double kLatencyNoise = 20e-6;  // s
+
+// Of an even number of values, there are two in the middle.
+enum class Middle { kLower, kUpper };
+
+double median(std::vector<double> values, Middle which = Middle::kUpper) {
+  if (values.empty()) return 0;
+  const std::size_t at = (values.size() - (which == Middle::kLower ? 1 : 0)) / 2;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(at);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// Returns the median of a node's values in a matrix, in both directions. better: which of two
+// values is the better one. With three nodes, half of the values of a good node may be those of
+// its link to a bad one.
+double of_node(const std::vector<std::vector<double>>& matrix, std::size_t node, Middle better) {
+  std::vector<double> values;
+  for (std::size_t other = 0; other < matrix.size(); ++other) {
+    if (other == node) continue;
+    values.push_back(matrix[node][other]);
+    values.push_back(matrix[other][node]);
+  }
+  return median(std::move(values), better);
+}
+
+double link_of(const BenchReport& report, std::size_t node) {
+  return of_node(report.link_gbs, node, Middle::kUpper);
+}
+double latency_of(const BenchReport& report, std::size_t node) {
+  return of_node(report.latency_s, node, Middle::kLower);
+}
+
+// worse: which of two values is the worse one.
+double median_of_others(const std::vector<double>& of_nodes, std::size_t node, Middle worse) {
+  std::vector<double> others = of_nodes;
+  others.erase(others.begin() + static_cast<std::ptrdiff_t>(node));
+  return median(std::move(others), worse);
+}
+
+// Returns "0.012", "1.23", "12.3" or "123".
+std::string digits(double value) {
+  char text[32];
+  const int places = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3;
+  std::snprintf(text, sizeof text, "%.*f", places, value);
+  return text;
+}
+
+std::string micros(double seconds) { return digits(seconds * 1e6); }
+
+std::string size_text(std::uint64_t bytes) {
+  if (bytes >= 1 << 20) return concat(bytes >> 20, " MiB");
+  return bytes >= 1 << 10 ? concat(bytes >> 10, " KiB") : concat(bytes, " B");
+}
+
+std::string right(const std::string& text, std::size_t width) {
+  return std::string(width - std::min(width, text.size()), ' ') + text;
+}
+
+std::string name_of(const BenchReport& report, std::size_t node) {
+  return concat("node ", node, " (", report.nodes[node].host, ")");
+}
+
+// Draws one digit for each link: its tenths of the fastest one.
+std::string picture(const BenchReport& report) {
+  double most = 0;
+  for (const auto& row : report.link_gbs)
+    for (const double gbs : row) most = std::max(most, gbs);
+  std::string text;
+  for (std::size_t from = 0; from < report.nodes.size(); ++from) {
+    text += right(concat(from), 6) + "  ";
+    for (std::size_t to = 0; to < report.nodes.size(); ++to) {
+      const int tenths = most > 0 ? static_cast<int>(report.link_gbs[from][to] / most * 10) : 0;
+      text += from == to ? '.' : static_cast<char>('0' + std::min(tenths, 9));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> odd_nodes(const BenchReport& report) {
+  std::vector<double> memory, links, latencies;
+  for (std::size_t node = 0; node < report.nodes.size(); ++node) {
+    memory.push_back(report.nodes[node].memory_gbs);
+    links.push_back(link_of(report, node));
+    latencies.push_back(latency_of(report, node));
+  }
+  std::vector<std::string> result;
+  for (std::size_t node = 0; node < report.nodes.size() && report.nodes.size() > 1; ++node) {
+    const double usual = median_of_others(memory, node, Middle::kLower);
+    if (memory[node] < kLeastShare * usual)
+      result.push_back(concat(name_of(report, node), ": its memory copies ", digits(memory[node]),
+                              " GB/s, that of the others ", digits(usual), " GB/s"));
+    if (report.nodes.size() < 3) continue;
+    const double usual_link = median_of_others(links, node, Middle::kLower);
+    if (links[node] < kLeastShare * usual_link)
+      result.push_back(concat(name_of(report, node), ": its links carry ", digits(links[node]),
+                              " GB/s, those of the others ", digits(usual_link), " GB/s"));
+    const double usual_latency = median_of_others(latencies, node, Middle::kUpper);
+    if (latencies[node] > kMostLatency * usual_latency &&
+        latencies[node] > usual_latency + kLatencyNoise)
+      result.push_back(concat(name_of(report, node), ": its messages take ",
+                              micros(latencies[node]), " us, those of the others ",
+                              micros(usual_latency), " us"));
+  }
+  return result;
+}
+
+std::string to_text(const BenchReport& report) {
+  const bool has_links = report.nodes.size() > 1;
+  std::string text =
+      concat("  node  memory copy", has_links ? "     latency       links" : "", "  host\n");
+  for (std::size_t node = 0; node < report.nodes.size(); ++node) {
+    text += right(concat(node), 6) + right(digits(report.nodes[node].memory_gbs) + " GB/s", 13);
+    if (has_links)
+      text += right(micros(latency_of(report, node)) + " us", 12) +
+              right(digits(link_of(report, node)) + " GB/s", 12);
+    text += "  " + report.nodes[node].host + "\n";
+  }
+  if (has_links)
+    text += "\nLinks, in tenths of the fastest one (row: from, column: to):\n" + picture(report);
+  if (report.ranks > 1) {
+    text += concat("\nall_reduce of ", report.ranks, " ranks:\n");
+    for (const BenchReduce& one : report.all_reduces)
+      text += right(size_text(one.bytes), 10) + right(micros(one.seconds) + " us", 14) +
+              right(digits(static_cast<double>(one.bytes) / one.seconds / 1e9) + " GB/s", 13) +
+              "\n";
+  }
+  const std::vector<std::string> odd = odd_nodes(report);
+  text += odd.empty() ? "\nNo node is odd.\n" : "\nOdd:\n";
+  for (const std::string& one : odd) text += "  " + one + "\n";
+  return text;
+}
+
+}  // namespace ddprun

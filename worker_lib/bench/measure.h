@@ -1,0 +1,27 @@
+// Measures the nodes of a job over a group of all its ranks.
+//
+// Collective, on the thread of the group's calls. One rank of each node, the one with the lowest
+// local rank, measures memory and links.
+#pragma once
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/worker_env.h"
+#include "worker_lib/bench/core/report.h"
+#include "worker_lib/cpu_group/cpu_group.h"
+
+namespace ddprun {
+
+struct BenchOptions {
+  std::uint64_t most_bytes = 64 << 20;  // of the largest all_reduce
+  Duration timeout{};                   // of each call
+};
+
+// Returns the report, complete on rank 0 only. Returns the group's error if a rank is lost or a
+// call takes longer than the timeout.
+Result<BenchReport> measure_nodes(CpuGroup& group, const WorkerEnv& env, const std::string& host,
+                                  const BenchOptions& options);
+
+}  // namespace ddprun
