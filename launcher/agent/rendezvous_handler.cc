@@ -14,6 +14,7 @@
 #include "base/worker_env.h"
 #include "launcher/agent/agent.h"
 #include "launcher/cluster/core/pod_names.h"
+#include "launcher/plan/job_plan.h"
 #include "rendezvous/auth/key_file.h"
 #include "rendezvous/net/local_address.h"
 #include "rendezvous/net/tcp_address.h"
@@ -144,7 +145,13 @@ Result<void> RendezvousHandler::join_in_etcd() {
 void RendezvousHandler::follow_leader() {
   const EtcdPlace& place = config_.rendezvous.etcd;
   const HostPort own{own_address_, *own_port_};
-  EtcdStateOptions etcd{.client = {.endpoints = place.members, .tls = config_.etcd_tls},
+  EtcdStateOptions etcd{.client = {.endpoints = place.members,
+                                   .tls = config_.etcd_tls,
+                                   .renew_tls =
+                                       [place] {
+                                         Result<TlsContextPtr> renewed = find_etcd_tls(place);
+                                         return renewed ? std::move(*renewed) : nullptr;
+                                       }},
                         .prefix = place.prefix,
                         .address = to_text(own),
                         .keys_live = kVerdictLives};

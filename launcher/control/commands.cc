@@ -16,6 +16,7 @@
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "launcher/control/client.h"
+#include "launcher/control/elected.h"
 #include "launcher/control/logs.h"
 #include "launcher/control/options.h"
 #include "launcher/control/protocol.h"
@@ -293,6 +294,18 @@ int ask_service(ControlOptions options) {
   ServiceCall call;
   call.address = config->rendezvous.endpoint;
   call.others = config->rendezvous.other_services;
+  if (const EtcdPlace& etcd = config->rendezvous.etcd; !etcd.members.empty()) {
+    call.find_leader = [&config] {
+      return find_elected(config->rendezvous.etcd, config->etcd_tls);
+    };
+    const Result<HostPort> leader = call.find_leader();
+    if (!leader) {
+      const bool is_gone = leader.error().kind == ErrorKind::kStopped;
+      return end_refused(options, leader.error().message(),
+                         is_gone ? ExitCode::kNoJob : code_of_call(leader.error()));
+    }
+    call.address = *leader;
+  }
   call.key = config->keys.key_of(options.job).value_or(Secret());
   call.munge = config->munge.munge;
   call.demands_proof = config->options.require_auth;

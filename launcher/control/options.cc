@@ -33,9 +33,9 @@ struct Option {
 
 // Options that say how to reach and authenticate to a service. They have the names of a job's
 // options.
-constexpr std::array<std::string_view, 7> kServiceOptions{
-    "rdzv-endpoint", "rdzv-key-file", "munge-socket", "rdzv-tls-cert",
-    "rdzv-tls-key",  "rdzv-tls-ca",   "require-auth"};
+constexpr std::array<std::string_view, 9> kServiceOptions{
+    "rdzv-endpoint", "rdzv-backend", "rdzv-conf",   "rdzv-key-file", "munge-socket",
+    "rdzv-tls-cert", "rdzv-tls-key", "rdzv-tls-ca", "require-auth"};
 
 template <class... Whats>
 std::vector<What> only(Whats... commands) {
@@ -110,10 +110,12 @@ std::vector<Option> options_of(What what) {
   });
   for (const std::string_view name : kServiceOptions) {
     const OptionSpec* spec = find_option("--" + std::string(name));
-    const std::string help =
-        name == "rdzv-endpoint"
-            ? "ask the rendezvous service at this address, wherever the job runs"
-            : spec->help;
+    std::string help = spec->help;
+    if (name == "rdzv-endpoint")
+      help = "ask the rendezvous service at this address, wherever the job runs";
+    if (name == "rdzv-backend")
+      help = "etcd: ask the node that the job has elected at the etcd of --rdzv-endpoint";
+    if (name == "rdzv-conf") help = "protocol, cacert, cert, key, etcd_prefix: as the job's";
     all.push_back({spec->name, spec->placeholder, help, kAll,
                    [spec](ControlOptions& options, const std::string& text) {
                      return spec->set(options.service, text);
@@ -214,6 +216,12 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   if (!asks_service && !of_service.empty()) {
     return invalid_argument("needs --rdzv-endpoint=HOST:PORT").within(of_service);
   }
+  const bool is_elected = options.service.rdzv_backend.starts_with("etcd");
+  if (!options.service.rdzv_backend.empty() && !is_elected) {
+    return invalid_value(options.service.rdzv_backend,
+                         "expected etcd or etcd-v2; other services need only --rdzv-endpoint")
+        .within("--rdzv-backend");
+  }
   if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
     return taken.error();
   }
@@ -225,6 +233,10 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   if (!options.processes.empty() && has_other) {
     return invalid_argument("cannot be used with a job or files: it reads processes of this host")
         .within("--pid");
+  }
+  if (is_elected && options.job.empty()) {
+    return invalid_argument("give the id of a job: each job elects its service")
+        .within("--rdzv-backend");
   }
   if (asks_service && options.job.empty() && what != What::kStatus) {
     return invalid_argument("give the id of a job: the service may have several")

@@ -1,7 +1,6 @@
 #include "launcher/doctor/etcd.h"
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -37,16 +36,9 @@ std::optional<Duration> parse_date(const std::string& text) {
 // Makes one call, and waits for its answer. date: receives the time of the answer's head.
 Result<EtcdObject> ask(const std::vector<HostPort>& members, const TlsContextPtr& tls,
                        const EtcdRequest& request, std::optional<Duration>* date = nullptr) {
-  boost::asio::io_context io{1};
   EtcdClientOptions options{.endpoints = members, .tls = tls};
   if (date) options.see_date = [date](auto text) { *date = parse_date(std::string(text)); };
-  EtcdClient client(io, std::move(options));
-  Result<std::string> body = Error{.kind = ErrorKind::kTimeout, .cause = "no answer"};
-  client.call(request, kPatience, [&](const Result<std::string>& answer) {
-    body = answer;
-    io.stop();
-  });
-  io.run_for(kPatience * 2);
+  const Result<std::string> body = call_etcd(std::move(options), request, kPatience);
   if (!body) return body.error();
   Json json = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return EtcdObject{std::move(json)};

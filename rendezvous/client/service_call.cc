@@ -5,6 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,8 @@ using boost::system::error_code;
 
 // If there is another service to ask, one may not be silent for longer.
 constexpr Duration kOthersMayAnswer = std::chrono::seconds(2);
+// A service that cannot be asked may still be named as the leader.
+constexpr Duration kLookPause = std::chrono::milliseconds(100);
 constexpr std::size_t kMostPlaces = 32;  // that are asked, with those that standbys have named
 
 // Call: one request. Its io_context runs while something is pending; over() ends it.
@@ -36,7 +39,8 @@ class Call {
   Call(const ServiceCall& call, const UserRequest& request, bool is_last)
       : call_(call),
         request_(request),
-        deadline_(is_last ? call.to_answer : std::min(call.to_answer, kOthersMayAnswer)),
+        deadline_(is_last && !call.find_leader ? call.to_answer
+                                               : std::min(call.to_answer, kOthersMayAnswer)),
         asked_until_(call.to_answer),
         timer_(io_),
         transport_(std::make_shared<Transport>(tcp::socket(io_))) {
@@ -133,8 +137,8 @@ class Call {
         return fail(bytes.error().kind, "it closed the connection before the end of the output");
       }
       if (!bytes) {
-        return fail(bytes.error().kind, "it closed the connection (" + bytes.error().message() +
-                                            "): an older version, or not a rendezvous service?");
+        return fail(bytes.error().kind,
+                    bytes.error().message() + ": an older version, or not a rendezvous service?");
       }
       frames_.append(*bytes);
       while (!is_over_) {
@@ -245,6 +249,7 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
   places.insert(places.end(), call.others.begin(), call.others.end());
   const bool is_one = places.size() == 1;
   std::vector<std::string> troubles;
+  const Deadline deadline(call.to_answer);
   for (std::size_t i = 0;; ++i) {
     ServiceCall next = call;
     next.address = places[i];
@@ -259,6 +264,14 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
     const bool is_new = leader && std::ranges::count(places, *leader) == 0;
     if (is_new && must_prove && places.size() < kMostPlaces) {
       places.push_back(*leader);
+      continue;
+    }
+    if (call.find_leader && asked.may_ask_another() && !deadline.passed()) {
+      std::this_thread::sleep_for(kLookPause);
+      Result<HostPort> found = call.find_leader();
+      if (!found) return std::move(found).error();
+      places.push_back(std::move(*found));
+      troubles.clear();
     } else if (is_last || !asked.may_ask_another()) {
       if (is_one) return reply;
       return Error{.kind = reply.error().kind,

@@ -23,7 +23,10 @@ class Munge;
 
 struct ServiceCall {
   HostPort address;
-  std::vector<HostPort> others = {};   // other services with the same state
+  std::vector<HostPort> others = {};  // other services with the same state
+  // Returns the service that leads now. Asked if that at `address` cannot be asked any more. May be
+  // empty.
+  std::function<Result<HostPort>()> find_leader = nullptr;
   Secret key;                          // of the job; empty: none
   std::shared_ptr<const Munge> munge;  // null: without a key neither side proves its identity
   bool demands_proof = false;          // also from a service without a key

@@ -8,7 +8,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <mutex>
 #include <vector>
 
 #include "base/assert.h"
@@ -16,6 +15,7 @@
 #include "rendezvous/auth/async_munge.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/icmp_error.h"
+#include "rendezvous/net/name_service.h"
 #include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/service/server.h"
@@ -88,13 +88,6 @@ class LocalLink final : public ServiceLink {
   std::string instance_;
 };
 
-// LookUpReceiver: where the look-up thread delivers its result. That thread may outlive the link
-// and the io_context.
-struct LookUpReceiver {
-  std::mutex mutex;
-  asio::io_context* io = nullptr;  // null: the link does not wait for a result any more
-};
-
 // Sets TCP_USER_TIMEOUT of the socket to a quarter of the patience.
 //
 // While a cable is cut, TCP retransmits after ever longer pauses. The cable may work again
@@ -135,14 +128,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
         options_(std::move(options)),
         events_(std::move(events)),
         link_(options_.link, Rng(random_seed()), BootClock::now()),
-        receiver_(std::make_shared<LookUpReceiver>()),
+        names_(io, options_.look_up),
         timer_(io),
         again_(io) {
     DDPRUN_ASSERT(options_.next_ports.size() == options_.link.next_services.size(),
                   "each place has a port");
     DDPRUN_ASSERT(options_.next_ports.empty() || options_.others.empty(),
                   "several places are of one service");
-    receiver_->io = &io;
     targets_.push_back({.address = options_.address, .name = options_.address.host});
     for (const HostPort& one : options_.others)
       targets_.push_back({.address = one, .name = one.host});
@@ -172,7 +164,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     over_ = true;
     timer_.cancel();
     again_.cancel();
-    nobody_waits();
+    names_.end();
     if (!chosen_ || !chosen_->transport->is_open() ||
         (chosen_->sending.empty() && chosen_->unsent.empty())) {
       close_all();
@@ -188,7 +180,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     over_ = true;
     timer_.cancel();
     again_.cancel();
-    nobody_waits();
+    names_.end();
     if (farewell_) farewell_->cancel();
     when_sent_ = nullptr;
     close_all();
@@ -259,20 +251,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   static bool has_endpoints(const Target& target) { return !target.endpoints.empty(); }
 
-  // Asks the name service on a thread of its own. Asio's resolver is not used. Its single
-  // thread serves look-ups one after another, and each fork of a worker would wait for it.
   void ask_name_service(std::size_t index) {
     if (std::exchange(targets_[index].is_asking, true)) return;
     const HostPort address = targets_[index].address;
-    options_.look_up(address, [index, address, receiver = receiver_,
-                               weak = weak_from_this()](Result<Addresses> addresses) {
-      const std::lock_guard lock(receiver->mutex);
-      if (!receiver->io) return;
-      asio::post(*receiver->io, [index, address, weak, found = std::move(addresses)]() mutable {
-        const auto self = weak.lock();
-        if (!self || index >= self->targets_.size()) return;
-        if (self->targets_[index].address == address) self->answered(index, std::move(found));
-      });
+    names_.ask(address, [this, index, address](Result<Addresses> found) {
+      if (index >= targets_.size() || targets_[index].address != address) return;
+      const auto alive = shared_from_this();
+      answered(index, std::move(found));
     });
   }
 
@@ -339,11 +324,6 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (is_known || targets_.size() >= kMostTargets) return false;
     targets_.push_back(std::move(target));
     return true;
-  }
-
-  void nobody_waits() {
-    const std::lock_guard lock(receiver_->mutex);
-    receiver_->io = nullptr;
   }
 
   // --- a try ------------------------------------------------------------------------------------
@@ -781,7 +761,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   RemoteLinkOptions options_;
   ServiceLinkEvents events_;
   AgentLink link_;
-  std::shared_ptr<LookUpReceiver> receiver_;
+  NameService names_;
   std::vector<Target> targets_;  // the given ones, then those that were learned
   std::size_t place_ = 0;        // LinkConnect::place of the last try
   std::size_t welcomed_at_ = 0;  // the target of the last Welcome

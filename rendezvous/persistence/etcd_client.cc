@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/transport/transport.h"
 
 namespace ddprun {
@@ -24,10 +25,10 @@ using boost::system::error_code;
 // back at most once after the lines of a watch.
 class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(asio::io_context& io, const EtcdClientOptions& options, HostPort member,
-           const EtcdRequest& request, const std::string& token, bool is_watch)
+  Exchange(asio::io_context& io, const EtcdClientOptions& options, NameService& names,
+           HostPort member, const EtcdRequest& request, const std::string& token, bool is_watch)
       : timer_(io),
-        resolver_(io),
+        names_(names),
         transport_(std::make_shared<Transport>(tcp::socket(io))),
         tls_(options.tls),
         see_date_(options.see_date),
@@ -61,20 +62,17 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
       self->finish(
           Error{.kind = ErrorKind::kTimeout, .cause = "no answer within " + to_text(allowed)});
     });
-    resolver_.async_resolve(
-        member_.host, std::to_string(member_.port),
-        [self = shared_from_this()](error_code error, const tcp::resolver::results_type& found) {
-          if (self->is_over_) return;
-          if (error) return self->fail(ErrorKind::kConnection, error.message());
-          self->connect(found);
-        });
+    names_.find(member_, [self = shared_from_this()](const auto& found) {
+      if (self->is_over_) return;
+      if (!found) return self->fail(ErrorKind::kConnection, found.error().cause);
+      self->connect(*found);
+    });
   }
 
   // Ends it without a call back, and destroys the handlers.
   void end() {
     is_over_ = true;
     timer_.cancel();
-    resolver_.cancel();
     transport_->close();
     on_line = nullptr;
     then = nullptr;
@@ -82,8 +80,9 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
   bool is_over() const { return is_over_; }
 
  private:
-  void connect(const tcp::resolver::results_type& addresses) {
-    asio::async_connect(transport_->socket(), addresses,
+  void connect(const std::vector<SocketAddress>& addresses) {
+    for (const SocketAddress& one : addresses) endpoints_.push_back(endpoint_of(one));
+    asio::async_connect(transport_->socket(), endpoints_,
                         [self = shared_from_this()](error_code error, const tcp::endpoint&) {
                           if (self->is_over_) return;
                           if (error) return self->fail(ErrorKind::kConnection, error.message());
@@ -183,7 +182,8 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
   static constexpr std::size_t kMaxLineBytes = 1 << 20;
 
   asio::steady_timer timer_;
-  tcp::resolver resolver_;
+  NameService& names_;
+  std::vector<tcp::endpoint> endpoints_;
   TransportPtr transport_;
   TlsContextPtr tls_;
   std::function<void(std::string_view date)> see_date_;
@@ -197,8 +197,12 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
 };
 
 EtcdClient::EtcdClient(asio::io_context& io, EtcdClientOptions options)
-    : io_(io), options_(std::move(options)) {
+    : io_(io),
+      options_(std::move(options)),
+      names_(options_.names ? *options_.names : own_names_.emplace(io)) {
   DDPRUN_ASSERT(!options_.endpoints.empty(), "etcd is somewhere");
+  // A member may be needed for the first time while the name service does not answer.
+  for (const HostPort& one : options_.endpoints) names_.find(one, [](const auto&) {});
 }
 
 EtcdClient::~EtcdClient() {
@@ -228,14 +232,17 @@ void EtcdClient::log_in() {
 
 void EtcdClient::send(const EtcdRequest& request, Duration allowed, Handler then) {
   const std::size_t member = member_;
-  const auto exchange =
-      std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, token_, false);
+  const auto exchange = std::make_shared<Exchange>(
+      io_, options_, names_, options_.endpoints[member], request, token_, false);
   calls_.push_back(exchange);
   exchange->then = [this, member, raw = exchange.get(), begun = BootClock::now(),
                     then = std::move(then)](const Result<std::string>& body) {
     std::erase_if(calls_, [raw](const auto& call) { return call.get() == raw; });
     const bool is_answered = body || body.error().kind == ErrorKind::kNotFound;
-    if (!is_answered) leave(member);
+    if (!is_answered) {
+      leave(member);
+      renew_tls();
+    }
     // The token may be of another member's past, or too old.
     if (!body && body.error().kind == ErrorKind::kStopped) log_in_again();
     if (options_.measure) options_.measure(BootClock::now() - begun, is_answered);
@@ -249,8 +256,8 @@ void EtcdClient::watch(const EtcdRequest& request, Duration allowed,
                        std::function<void(const Error& why)> ended) {
   if (watch_) watch_->end();
   const std::size_t member = member_;
-  watch_ =
-      std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, token_, true);
+  watch_ = std::make_shared<Exchange>(io_, options_, names_, options_.endpoints[member], request,
+                                      token_, true);
   watch_->on_line = std::move(on_line);
   watch_->then = [this, member, ended = std::move(ended)](const Result<std::string>& body) {
     watch_.reset();
@@ -262,6 +269,26 @@ void EtcdClient::watch(const EtcdRequest& request, Duration allowed,
 
 void EtcdClient::leave(std::size_t member) {
   if (member == member_) member_ = (member_ + 1) % options_.endpoints.size();
+}
+
+void EtcdClient::renew_tls() {
+  const TimePoint now = BootClock::now();
+  if (!options_.tls || !options_.renew_tls || now < renewed_at_ + kRenewPause) return;
+  renewed_at_ = now;
+  if (TlsContextPtr renewed = options_.renew_tls()) options_.tls = std::move(renewed);
+}
+
+Result<std::string> call_etcd(EtcdClientOptions options, const EtcdRequest& request,
+                              Duration allowed) {
+  asio::io_context io{1};
+  EtcdClient client(io, std::move(options));
+  Result<std::string> body = Error{.kind = ErrorKind::kTimeout, .cause = "no answer"};
+  client.call(request, allowed, [&](const Result<std::string>& answer) {
+    body = answer;
+    io.stop();
+  });
+  io.run_for(2 * allowed);
+  return body;
 }
 
 }  // namespace ddprun

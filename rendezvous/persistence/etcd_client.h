@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "base/result.h"
 #include "base/secret.h"
 #include "rendezvous/auth/tls_context.h"
+#include "rendezvous/net/name_service.h"
 #include "rendezvous/persistence/etcd_codec.h"
 
 namespace ddprun {
@@ -33,6 +35,11 @@ struct EtcdClientOptions {
   // Called with the time of each answer, as the member's clock has it ("Sat, 28 Nov 2026 07:57:26
   // GMT"). May be empty.
   std::function<void(std::string_view date)> see_date = nullptr;
+  // Where several clients find the addresses of the members. Outlives them. Null: of this client.
+  NameService* names = nullptr;
+  // Returns a context made from files that may have been renewed; null: they have an error. Called
+  // after failed calls with TLS, at most once in kRenewPause. May be empty.
+  std::function<TlsContextPtr()> renew_tls = nullptr;
 };
 
 class EtcdClient {
@@ -41,6 +48,7 @@ class EtcdClient {
   static constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
   // etcd computes a slow hash of the password.
   static constexpr Duration kLoginTime = std::chrono::seconds(2);
+  static constexpr Duration kRenewPause = std::chrono::seconds(1);
 
   EtcdClient(boost::asio::io_context& io, EtcdClientOptions options);
   ~EtcdClient();
@@ -75,14 +83,22 @@ class EtcdClient {
 
   // The next request goes to the member after this one.
   void leave(std::size_t member);
+  void renew_tls();
 
   boost::asio::io_context& io_;
   EtcdClientOptions options_;
+  std::optional<NameService> own_names_;
+  NameService& names_;
+  TimePoint renewed_at_{};  // TLS
   std::size_t member_ = 0;
   std::string token_;         // proves the user at every member that has not restarted since
   std::vector<Call> unsent_;  // wait for a token
   std::vector<std::shared_ptr<Exchange>> calls_;
   std::shared_ptr<Exchange> watch_;
 };
+
+// Makes one call to the first member, and waits for its answer. For programs without an event loop.
+Result<std::string> call_etcd(EtcdClientOptions options, const EtcdRequest& request,
+                              Duration allowed);
 
 }  // namespace ddprun

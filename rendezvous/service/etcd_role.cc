@@ -13,7 +13,8 @@ namespace ddprun {
 
 namespace {
 
-EtcdStateOptions measured(EtcdStateOptions options, EtcdCounters& counters) {
+EtcdStateOptions prepared(EtcdStateOptions options, EtcdCounters& counters, NameService& names) {
+  options.client.names = &names;
   options.client.measure = [&counters](Duration took, bool is_answered) {
     counters.took.note(took);
     if (!is_answered) ++counters.errors;
@@ -29,7 +30,8 @@ EtcdRole::EtcdRole(boost::asio::io_context& io, Logger& log, EtcdStateOptions op
       log_(log),
       address_(options.address),
       events_(std::move(events)),
-      options_(measured(std::move(options), counters_)),
+      names_(io),
+      options_(prepared(std::move(options), counters_, names_)),
       rng_(random_seed()),
       looker_(io, options_.client),
       is_private_(looks_on.has_value()),

@@ -89,6 +89,7 @@ class EtcdRole final : public StateStore {
   std::optional<std::string> trouble_;  // with etcd, now
   std::optional<std::string> unable_;   // why this service can never lead
   EtcdCounters counters_;
+  NameService names_;  // of etcd's members
   EtcdStateOptions options_;
   Rng rng_;
   EtcdClient looker_;

@@ -193,6 +193,10 @@ Result<EtcdStateOptions> find_etcd(const Options& given, const StatePlace& place
   if (!tls) return std::move(tls).error();
   if (!tls->remark.empty()) log.warning(tls->remark);
   options.client.tls = std::move(tls->context);
+  options.client.renew_tls = [files = given.etcd_tls] {
+    Result<FoundTls> renewed = TlsContext::for_agent(files);
+    return renewed ? std::move(renewed->context) : nullptr;
+  };
   return options;
 }
 

@@ -19,7 +19,10 @@ namespace {
 constexpr std::size_t kSliceBytes = 64 * 1024;
 
 Error lost(const error_code& why) {
-  return Error{.kind = ErrorKind::kConnection, .doing = "", .cause = why.message()};
+  const bool is_closed = why == asio::error::eof;
+  return Error{.kind = ErrorKind::kConnection,
+               .doing = "",
+               .cause = is_closed ? "it closed the connection" : why.message()};
 }
 
 }  // namespace

@@ -660,6 +660,10 @@ ddprun status --rdzv-endpoint
 ddprun status --rdzv-endpoint=
 ddprun status --rdzv-endpoint=127.0.0.1:x
 ddprun status --rdzv-endpoint=127.0.0.1:1
+ddprun status --rdzv-backend=etcd j
+ddprun status --rdzv-backend=etcd --rdzv-endpoint=127.0.0.1:1
+ddprun status --rdzv-backend=etcd --rdzv-endpoint=127.0.0.1:1 j
+ddprun status --rdzv-backend=static --rdzv-endpoint=127.0.0.1:1 j
 ddprun status --rdzv-endpoint=no-such-host.invalid
 ddprun status --rdzv-endpoint=$STORE
 ddprun status --rdzv-endpoint=$PLAIN no-such-job

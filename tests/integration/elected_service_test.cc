@@ -13,6 +13,7 @@
 #include "base/joined.h"
 #include "rendezvous/persistence/etcd_codec.h"
 #include "tests/integration/rendezvous_frame.h"
+#include "tests/support/certificates.h"
 #include "tests/support/etcd_cluster.h"
 #include "tests/support/eventually.h"
 #include "tests/support/test_seed.h"
@@ -29,7 +30,7 @@ class ElectedService : public RendezvousTest {
   void SetUp() override {
     RendezvousTest::SetUp();
     if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;
-    etcd_.emplace(1);
+    etcd_.emplace(1, has_tls_ ? EtcdCluster::Tls::kYes : EtcdCluster::Tls::kNo);
     for (const HostPort& one : etcd_->endpoints()) endpoints_.push_back(to_text(one));
   }
   void TearDown() override {
@@ -40,10 +41,23 @@ class ElectedService : public RendezvousTest {
 
   // With this lease, agents keep their workers until the next node leads, also on a busy machine.
   Node agent(const std::string& nodes, const std::string& script) {
-    return start({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + ddprun::joined(endpoints_, ","),
-                  "--rdzv-id=team/job", "--nnodes=" + nodes, "--max-restarts=2000", "--lease=6",
-                  "--rdzv-conf=last_call_timeout=0.5", "--verbose", "sh", "-c", script},
+    return start(joined(place(),
+                        {"--rdzv-id=team/job", "--nnodes=" + nodes, "--max-restarts=2000",
+                         "--lease=6", "--rdzv-conf=last_call_timeout=0.5" + conf_, "--verbose"},
+                        {"sh", "-c", script}),
                  {{"DDPRUN_RDZV_KEY", kKey}});
+  }
+  Arguments place() const {
+    return joined({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + ddprun::joined(endpoints_, ",")},
+                  tls_);
+  }
+  // Runs a command about the job, and expects that it succeeds. Returns what it prints.
+  std::string command(const Arguments& words) {
+    Arguments all = joined(words, place());
+    if (!conf_.empty()) all.push_back("--rdzv-conf=" + conf_.substr(1));
+    const auto asked = start(joined(all, {"team/job"}), {{"DDPRUN_RDZV_KEY", kKey}});
+    EXPECT_EQ(asked->wait(), 0) << asked->err();
+    return asked->out();
   }
   // Starts the agent whose service leads.
   Node leader(const std::string& nodes, const std::string& script) {
@@ -79,6 +93,9 @@ class ElectedService : public RendezvousTest {
 
   static constexpr const char* kPrefix = "/ddprun-jobs/team%2Fjob";
   static constexpr const char* kKey = "0123456789abcdef0123456789abcdef";
+  bool has_tls_ = false;
+  Arguments tls_;     // options of the nodes' own TLS
+  std::string conf_;  // of etcd's TLS, with a comma at its begin
   std::optional<EtcdCluster> etcd_;
   std::vector<std::string> endpoints_;
 };
@@ -132,6 +149,71 @@ TEST_F(ElectedService, EtcdKeepsTheVerdictForADayAndNoKey) {
   EXPECT_THAT(live, HasSubstr(R"("grantedTTL":"86400")"));
   for (const std::string key : {"/chain", "/state/service", "/state/job/team/job"})
     EXPECT_THAT(live, HasSubstr(to_base64(kPrefix + key)));
+}
+
+// A host that no node of the job runs on can ask the job.
+TEST_F(ElectedService, CommandsFindTheServiceThroughEtcd) {
+  const auto first = leader("1:2", "echo started; exec sleep 600");
+  const auto second = agent("1:2", "echo started; exec sleep 600");
+  ASSERT_TRUE(second->wait_for_out("started")) << first->err() << second->err();
+  EXPECT_THAT(command({"status"}), HasSubstr("team/job"));
+  command({"stop", "--now"});
+  for (ChildProcess* const one : {first.get(), second.get()}) EXPECT_EQ(one->wait(), 143);
+  const auto gone = start(joined({"status"}, place(), {"team/job"}), {{"DDPRUN_RDZV_KEY", kKey}});
+  EXPECT_EQ(gone->wait(), 72);
+  EXPECT_THAT(gone->err(), HasSubstr("no node leads"));
+}
+
+// etcd and the nodes demand certificates of each other.
+class ElectedServiceWithTls : public ElectedService {
+ protected:
+  ElectedServiceWithTls() { has_tls_ = true; }
+  void SetUp() override {
+    ElectedService::SetUp();
+    if (IsSkipped()) return;
+    const Authority ours(files_.path(), "ours");
+    const IssuedFiles node = ours.issue("node");
+    tls_ = {"--rdzv-tls-ca=" + ours.ca_file(), "--rdzv-tls-cert=" + node.cert,
+            "--rdzv-tls-key=" + node.key};
+    show_to_etcd({etcd_->tls_file("client.crt"), etcd_->tls_file("client.key")});
+  }
+  void show_to_etcd(const IssuedFiles& files) {
+    conf_ = ",protocol=https,cacert=" + etcd_->tls_file("ca.crt") + ",cert=" + files.cert +
+            ",key=" + files.key;
+  }
+
+  const TemporaryDirectory files_;
+};
+
+TEST_F(ElectedServiceWithTls, AJobGoesOnWithoutItsLeaderAndObeysCommands) {
+  const std::string script = "echo started $WORLD_SIZE; exec sleep 600";
+  const auto first = leader("1:2", script);
+  const auto second = agent("1:2", script);
+  ASSERT_TRUE(second->wait_for_out("started 2")) << first->err() << second->err();
+  lose(*first);
+  // The leader key names a dead process until another node leads.
+  EXPECT_THAT(command({"status"}), HasSubstr("team/job"));
+  ASSERT_TRUE(second->wait_for_out("started 1")) << second->err();
+  command({"stop", "--now"});
+  EXPECT_EQ(second->wait(), 143) << second->err();
+}
+
+TEST_F(ElectedServiceWithTls, ACertificateThatWasRenewedIsReadAgain) {
+  const Authority etcds(files_.path(), etcd_->tls_file("ca.crt"), etcd_->tls_file("ca.key"));
+  const CertificateOptions is_short{.valid_for = std::chrono::seconds(4)};
+  show_to_etcd(etcds.issue("client", is_short));
+  const auto job = leader("1", until_go_after("echo started"));
+  ASSERT_TRUE(job->wait_for_out("started")) << job->err();
+  ASSERT_TRUE(job->wait_for_err("etcd does not answer in time")) << job->err();
+  etcds.issue("client");
+  EXPECT_TRUE(eventually([&] {
+    const std::string err = job->err();
+    const std::size_t silent = err.rfind("etcd does not answer in time");
+    return err.find("goes on in term", silent) != err.npos ||
+           err.find("leads in term", silent) != err.npos;
+  })) << job->err();
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
 TEST_F(ElectedService, FewOfManyNodesStandForLeader) {

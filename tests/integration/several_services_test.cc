@@ -9,6 +9,7 @@
 
 #include "rendezvous/membership/core/leadership.h"
 #include "tests/integration/rendezvous_frame.h"
+#include "tests/support/certificates.h"
 #include "tests/support/control_frame.h"
 #include "tests/support/etcd_cluster.h"
 #include "tests/support/hello_of.h"
@@ -273,6 +274,22 @@ TEST_F(EtcdWithTls, AServiceShowsItsCertificate) {
   EXPECT_TRUE(with->wait_for_err("leads in term")) << with->err();
   end(*with);
   end(*without);
+}
+
+TEST_F(EtcdWithTls, AServiceReadsARenewedCertificateWithoutBeingTold) {
+  if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;
+  EtcdCluster etcd(1, EtcdCluster::Tls::kYes);
+  const TemporaryDirectory files;
+  const Authority etcds(files.path(), etcd.tls_file("ca.crt"), etcd.tls_file("ca.key"));
+  const IssuedFiles client = etcds.issue("client", {.valid_for = std::chrono::seconds(-1)});
+  const auto service =
+      start_rendezvous({"--listen=127.0.0.1:0", "--state=etcd://" + to_text(etcd.endpoints().at(0)),
+                        "--etcd-ca=" + etcd.tls_file("ca.crt"), "--etcd-cert=" + client.cert,
+                        "--etcd-key=" + client.key});
+  EXPECT_TRUE(service->wait_for_err("ask etcd at 127.0.0.1:")) << service->err();
+  etcds.issue("client");
+  EXPECT_TRUE(service->wait_for_err("leads in term")) << service->err();
+  end(*service);
 }
 
 // Agents know all three services. Each round has a fault of the leader, at a random moment. The

@@ -99,6 +99,18 @@ Authority::Authority(std::string directory, std::string name)
   write_file(ca_file(), [&](std::FILE* file) { return PEM_write_X509(file, certificate_.get()); });
 }
 
+Authority::Authority(std::string directory, const std::string& ca_file, const std::string& key_file)
+    : directory_(std::move(directory)), name_("read") {
+  std::FILE* const ca = std::fopen(ca_file.c_str(), "r");
+  std::FILE* const key = std::fopen(key_file.c_str(), "r");
+  if (ca) certificate_.reset(PEM_read_X509(ca, nullptr, nullptr, nullptr), X509_free);
+  if (key) key_.reset(PEM_read_PrivateKey(key, nullptr, nullptr, nullptr), EVP_PKEY_free);
+  EXPECT_TRUE(certificate_ && key_) << ca_file << " " << key_file;
+  for (std::FILE* const file : {ca, key}) {
+    if (file) std::fclose(file);
+  }
+}
+
 IssuedFiles Authority::issue(const std::string& file, const CertificateOptions& options) const {
   const Key key = options.rsa ? make_rsa_key() : make_key();
   const Certificate certificate = make_certificate(key, {.subject = file,

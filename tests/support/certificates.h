@@ -33,6 +33,8 @@ struct CertificateOptions {
 class Authority {
  public:
   Authority(std::string directory, std::string name);
+  // Takes an authority that another program has made.
+  Authority(std::string directory, const std::string& ca_file, const std::string& key_file);
 
   std::string ca_file() const { return directory_ + "/" + name_ + ".ca"; }
   // Issues DIR/FILE.crt and DIR/FILE.key. Replaces the files of an earlier call.

@@ -39,7 +39,7 @@ LinkActions AgentLink::connected(TimePoint now) {
   state_ = State::kGreeting;
   unsaid_.reset();
   hello_sent_ = now;
-  was_heard_ = false;
+  was_heard_ = said_so_ = false;
   try_allowed_ = try_time();
   try_until_ = now + try_allowed_;
   return {LinkHello{}};
@@ -61,7 +61,8 @@ LinkActions AgentLink::pass_over(const std::string& why, TimePoint now) {
 LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkFailure failure) {
   now_ = now;
   if (state_ == State::kOver) return {};
-  last_trouble_ = why;
+  // A service that cannot serve says why, and then closes the connection.
+  last_trouble_ = said_so_ && state_ == State::kGreeting ? silence_reason_ : why;
   Try how = state_ == State::kGreeting ? Try::kEndedEarly : Try::kOther;
   if (failure == LinkFailure::kRefused) how = Try::kRefused;
   if (failure == LinkFailure::kPutOff) how = Try::kPutOff;
@@ -115,7 +116,8 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   term_ = term_of(message).value_or(term_);
   if (const Silence* silence = std::get_if<Silence>(&message)) {
     silence_reason_ = silence->reason;
-    if (silence_reason_.empty()) return {};
+    said_so_ = !silence_reason_.empty();
+    if (!said_so_) return {};
     return {LinkDeliver{Wait{service() + " will be silent for a while: " + silence->reason}}};
   }
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
@@ -342,7 +344,8 @@ std::string AgentLink::everywhere() const {
 }
 
 std::string AgentLink::what_it_said() const {
-  return silence_reason_.empty() ? "" : " (its last message: " + silence_reason_ + ")";
+  if (silence_reason_.empty() || silence_reason_ == last_trouble_) return "";
+  return " (its last message: " + silence_reason_ + ")";
 }
 
 std::string AgentLink::where_it_ran() const {

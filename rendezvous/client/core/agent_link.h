@@ -239,6 +239,7 @@ class AgentLink {
   std::optional<TimePoint> put_off_since_;
   bool has_spoken_ = false;     // the peer is a rendezvous service, even if silent now
   std::string silence_reason_;  // of the last Silence since the last Welcome
+  bool said_so_ = false;        // in this try
   std::string instance_;
   ServiceTerm term_ = 0;
   bool has_told_ = false;  // the message that no service answers was given

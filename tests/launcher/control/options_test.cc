@@ -84,6 +84,20 @@ TEST(ControlOptions, TheServiceIsReachedWithTheOptionsOfAJob) {
   EXPECT_TRUE(parse_control_options(What::kStatus, {"--rdzv-endpoint=node0"})) << "all of them";
 }
 
+TEST(ControlOptions, AnElectedServiceIsThatOfAJob) {
+  const Result<ControlOptions> status = parse_control_options(
+      What::kStatus,
+      {"--rdzv-backend=etcd", "--rdzv-endpoint=e1,e2", "--rdzv-conf=etcd_prefix=/team", "train"});
+  ASSERT_TRUE(status) << status.error().message();
+  EXPECT_EQ(status->service.rdzv_backend, "etcd");
+  EXPECT_EQ(parse_control_options(What::kStatus, {"--rdzv-backend=etcd", "--rdzv-endpoint=e1"})
+                .error()
+                .message(),
+            "--rdzv-backend: give the id of a job: each job elects its service");
+  EXPECT_FALSE(
+      parse_control_options(What::kStatus, {"--rdzv-backend=static", "--rdzv-endpoint=e1"}));
+}
+
 TEST(ControlOptions, HowAServiceIsAskedIsNoUseWithoutOne) {
   EXPECT_EQ(parse_control_options(What::kStop, {"--rdzv-key-file=k", "train"}).error().message(),
             "--rdzv-key-file: needs --rdzv-endpoint=HOST:PORT");

@@ -65,21 +65,24 @@ TEST_F(ServiceLinkTest, ANameServiceMayTakeLongerThanATryToConnectMay) {
   EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
-TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
-  int questions = 0;
-  RemoteLinkOptions options;
-  options.address.host = "node0";
-  options.look_up = [&](const HostPort&, const ResolveHandler& then) {
-    if (++questions == 1) then(std::vector{*numeric_address({"127.0.0.1", port_})});
-  };
-  make_link(std::move(options));
-  ASSERT_TRUE(link_.is_directed());
+TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilentOrFails) {
+  for (const bool is_silent : {true, false}) {
+    int questions = 0;
+    RemoteLinkOptions options;
+    options.address.host = "node0";
+    options.look_up = [&](const HostPort&, const ResolveHandler& then) {
+      if (++questions == 1) return then(std::vector{*numeric_address({"127.0.0.1", port_})});
+      if (!is_silent) then(Error{.kind = ErrorKind::kNotFound, .cause = "no name service"});
+    };
+    make_link(std::move(options));
+    ASSERT_TRUE(link_.is_directed());
 
-  service_.reset();
-  ASSERT_TRUE(link_.run_until([&] { return questions == 2; }))
-      << "it is asked when nobody is reached";
-  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
-  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+    service_.reset();
+    ASSERT_TRUE(link_.run_until([&] { return questions >= 2; }))
+        << "it is asked when nobody is reached";
+    service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
+    EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+  }
 }
 
 // A service of a later version may send messages that this version does not know.

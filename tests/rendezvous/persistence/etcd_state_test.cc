@@ -174,6 +174,28 @@ TEST_F(EtcdStateTest, AnElectionOfEtcdEndsNoTerm) {
   EXPECT_EQ(service.stepped_down, 0);
 }
 
+// The name service answers once for each member. Then it is away, and etcd's leader is lost.
+TEST_F(EtcdStateTest, NamesThatStopResolvingEndNoTerm) {
+  int asked = 0;
+  NameService names(io_, [&asked](const HostPort& address, const ResolveHandler& then) {
+    if (++asked > 3) return then(Error{.kind = ErrorKind::kNotFound, .cause = "no name service"});
+    then(std::vector{*numeric_address({"127.0.0.1", address.port})});
+  });
+  for (HostPort& one : client_.endpoints) one.host = "etcd.test";
+  client_.names = &names;
+  start(0);
+  ASSERT_TRUE(has_leader());
+  Service& service = services_[0];
+  ASSERT_TRUE(until([&] { return asked > 3; }));
+  etcd_->kill(etcd_->leader());
+  for (int i = 0; i < 20; ++i) {
+    keep(service, "life" + std::to_string(i));
+    ASSERT_TRUE(is_durable(service));
+  }
+  EXPECT_EQ(service.stepped_down, 0);
+  service.state.reset();
+}
+
 TEST_F(EtcdStateTest, WithoutAQuorumTheLeaderIsSuspendedAndGoesOnLater) {
   start(0);
   ASSERT_TRUE(has_leader());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace ddprun {
@@ -380,6 +381,39 @@ TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
 }
 
 // So a receiver can skip a message type of a later version, and nothing else.
+// Recorded between an agent and a service of the version before services on etcd.
+TEST(ControlCodec, MessagesOfTheVersionBeforeEtcdAreRead) {
+  std::ifstream file(DDPRUN_SOURCE_DIR "/tests/data/control_messages_before_etcd.txt");
+  std::string sender, json;
+  std::vector<ServiceMessage> of_service;
+  std::vector<AgentMessage> of_agent;
+  while (file >> sender && std::getline(file >> std::ws, json)) {
+    if (sender == "agent") {
+      const auto message = decode<AgentMessage>(json);
+      ASSERT_TRUE(message) << message.error().message() << json;
+      of_agent.push_back(*message);
+    } else {
+      const auto message = decode<ServiceMessage>(json);
+      ASSERT_TRUE(message) << message.error().message() << json;
+      EXPECT_EQ(term_of(*message).value_or(0), 0) << json;
+      of_service.push_back(*message);
+    }
+  }
+  ASSERT_EQ(of_agent.size(), 3u);
+  ASSERT_EQ(of_service.size(), 6u);
+  const Hello& hello = std::get<Hello>(of_agent[0]);
+  EXPECT_EQ(hello.job.nodes, (NodeRange{2, 2}));
+  EXPECT_FALSE(hello.node.tells_stacks);
+  EXPECT_EQ(std::get<AgentStatus>(of_agent[2]).ends.at(0).code, SIGTERM);
+  EXPECT_EQ(std::get<Welcome>(of_service[0]).instance, "d69f4dd3dfce2953-1");
+  const Assignment& assignment = std::get<Assignment>(of_service[3]);
+  EXPECT_EQ(assignment.restart_count, 1);
+  ASSERT_TRUE(assignment.failure);
+  EXPECT_EQ(assignment.failure->exit_code, 3);
+  EXPECT_EQ(std::get<Stop>(of_service[4]).generation, Generation(0));
+  EXPECT_TRUE(std::get<End>(of_service[5]).verdict.success);
+}
+
 TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
   const auto later = decode<ServiceMessage>(R"({"type":"fireworks","at":"midnight"})");
   ASSERT_FALSE(later);

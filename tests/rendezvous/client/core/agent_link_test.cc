@@ -584,6 +584,22 @@ TEST_F(AgentLinkTest, WhoSaysThatItAdmitsNobodyNowIsTriedUntilTheJoinDeadline) {
   EXPECT_THAT(lost_->reason, HasSubstr("No space left"));
 }
 
+TEST_F(AgentLinkTest, WhyAServiceDoesNotServeIsSaidOnceAndWithoutTheEndOfItsConnection) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.join_timeout = milliseconds(1);
+  link_.emplace(options, Rng(1), now_);
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->received(Silence{"No space left on device"}, now_));
+  take(link_->disconnected("End of file", now_));
+  pass(milliseconds(10), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->reason,
+            "no rendezvous service answered at node0:29400 within 1 ms (--rdzv-conf=join_timeout): "
+            "No space left on device");
+}
+
 TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
   take(link_->start(now_));
   take(link_->connected(now_));

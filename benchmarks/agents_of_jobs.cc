@@ -1,0 +1,190 @@
+// Plays the agents of some jobs, with the link that real agents have. leader_change.py runs it.
+//
+//   agents_of_jobs HOST:PORT,HOST:PORT,... JOBS NODES
+//
+// It reads commands from stdin: "fail J" reports a killed worker of job J. It ends with stdin.
+// Each line that it prints ends with the time in ns on CLOCK_BOOTTIME:
+//
+//   served A T    agent A was welcomed on a new connection, and told what to do
+//   lost A T      agent A has given the service up, and would end its workers
+//   failed J T    the failure of job J was reported
+//   formed J T    all agents of job J have the next generation's assignment
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/streambuf.hpp>
+#include <cstdio>
+#include <functional>
+#include <istream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/concat.h"
+#include "base/descriptor_limit.h"
+#include "base/parse_number.h"
+#include "base/split.h"
+#include "benchmarks/give_up.h"
+#include "rendezvous/client/service_link.h"
+
+namespace ddprun::benchmarks {
+namespace {
+
+void print(const char* what, std::size_t who) {
+  std::printf("%s %zu %lld\n", what, who,
+              static_cast<long long>(BootClock::now().time_since_epoch().count()));
+  std::fflush(stdout);
+}
+
+// Agent: one agent. Its workers start and end at once.
+class Agent {
+ public:
+  Agent(boost::asio::io_context& io, const std::vector<HostPort>& services, std::size_t number,
+        std::size_t job, int nodes, std::function<void(Generation)> assigned)
+      : number_(number), job_(job), nodes_(nodes), assigned_(std::move(assigned)) {
+    RemoteLinkOptions options;
+    options.address = services.front();
+    options.others.assign(services.begin() + 1, services.end());
+    options.link.service = "the services";
+    ServiceLinkEvents events;
+    events.hello = [this](const std::string&) {
+      is_served_ = false;
+      return hello();
+    };
+    events.directive = [this](const Directive& directive) { take(directive); };
+    events.answer = [](const Answer&) {};
+    events.forward_signal = [](const ForwardSignal&) {};
+    events.tell_output = [](const TellOutput&) {};
+    events.lost = [this](const ServiceLost&) { print("lost", number_); };
+    events.refused = [](const ServiceRefused& refused) { give_up(refused.reason); };
+    link_ = make_remote_link(io, std::move(options), std::move(events));
+    link_->start();
+  }
+
+  void fail() {
+    WorkerEnd end{.kind = EndKind::kSignaled, .code = 9};
+    end.rank = Rank(0);
+    end.host = "node";
+    end.pid = 4711;
+    status_.phase = AgentPhase::kStopping;
+    status_.ends = {end};
+    link_->send(status_);
+  }
+
+ private:
+  Hello hello() const {
+    Hello hello;
+    hello.version = "0.0.0";
+    hello.job.id = concat("job", job_, "-", getpid());
+    hello.job.nodes = {nodes_, nodes_};
+    hello.job.max_restarts = 1000;
+    hello.node.agent_id = "agent" + std::to_string(number_);
+    hello.node.host = hello.node.agent_id;
+    hello.node.address = "10.0.0.1";
+    hello.status = status_;
+    hello.assignment = assignment_;
+    return hello;
+  }
+
+  void take(const Directive& directive) {
+    if (!std::exchange(is_served_, true)) print("served", number_);
+    if (const auto* assignment = std::get_if<Assignment>(&directive)) {
+      const bool is_new = !assignment_ || assignment_->generation != assignment->generation;
+      assignment_ = *assignment;
+      if (!is_new) return;
+      tell(AgentPhase::kRunning, assignment->generation);
+      assigned_(assignment->generation);
+    } else if (const auto* stop = std::get_if<Stop>(&directive)) {
+      tell(AgentPhase::kIdle, stop->generation);
+    }
+  }
+
+  void tell(AgentPhase phase, Generation generation) {
+    status_ = {.phase = phase, .generation = generation};
+    if (phase == AgentPhase::kIdle) status_.store_port = 29500;
+    link_->send(status_);
+  }
+
+  std::size_t number_;
+  std::size_t job_;
+  int nodes_;
+  std::function<void(Generation)> assigned_;
+  AgentStatus status_{.store_port = 29500};
+  std::optional<Assignment> assignment_;
+  bool is_served_ = false;  // on this connection
+  std::shared_ptr<ServiceLink> link_;
+};
+
+struct Job {
+  std::vector<std::unique_ptr<Agent>> agents;
+  Generation generation{-1};
+  std::size_t assigned = 0;  // agents with an assignment of that generation
+};
+
+class Jobs {
+ public:
+  Jobs(boost::asio::io_context& io, const std::vector<HostPort>& services, std::size_t jobs,
+       int nodes)
+      : jobs_(jobs), stdin_(io, ::dup(STDIN_FILENO)), io_(io) {
+    std::size_t number = 0;
+    for (std::size_t job = 0; job < jobs; ++job) {
+      for (int node = 0; node < nodes; ++node) {
+        jobs_[job].agents.push_back(std::make_unique<Agent>(
+            io, services, number++, job, nodes,
+            [this, job](Generation generation) { assigned(job, generation); }));
+      }
+    }
+    read();
+  }
+
+ private:
+  void assigned(std::size_t number, Generation generation) {
+    Job& job = jobs_[number];
+    if (std::exchange(job.generation, generation) != generation) job.assigned = 0;
+    if (++job.assigned == job.agents.size()) print("formed", number);
+  }
+
+  void read() {
+    boost::asio::async_read_until(stdin_, input_, '\n',
+                                  [this](boost::system::error_code error, std::size_t) {
+                                    if (error) return io_.stop();
+                                    std::istream lines(&input_);
+                                    std::string command, job;
+                                    lines >> command >> job;
+                                    lines.ignore();
+                                    const auto number = parse_number<std::size_t>(job);
+                                    if (command != "fail" || !number || *number >= jobs_.size())
+                                      give_up("expected: fail J");
+                                    print("failed", *number);
+                                    jobs_[*number].agents.front()->fail();
+                                    read();
+                                  });
+  }
+
+  std::vector<Job> jobs_;
+  boost::asio::posix::stream_descriptor stdin_;
+  boost::asio::streambuf input_;
+  boost::asio::io_context& io_;
+};
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 3) give_up("usage: agents_of_jobs HOST:PORT,... JOBS NODES");
+  std::vector<HostPort> services;
+  for (const std::string_view one : split(arguments[0], ','))
+    services.push_back(need(parse_host_port(one)));
+  raise_descriptor_limit();
+  boost::asio::io_context io{1};
+  const Jobs jobs(io, services, parse_number<std::size_t>(arguments[1]).value_or(1),
+                  parse_number<int>(arguments[2]).value_or(1));
+  io.run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace ddprun::benchmarks
+
+int main(int argc, char** argv) {
+  return ddprun::benchmarks::run(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Measures how soon agents are served after the loss of a leading service or of etcd's leader.
+
+    DDPRUN_TESTBED=... benchmarks/leader_change.py [--bin build/release/bin] [--rounds 20] [--busy]
+
+Three members of etcd and three ddp-rendezvous run on this host. agents_of_jobs plays the agents,
+with their real link. The testbed's etcd-cluster starts etcd. --busy marks the results: other
+programs ran.
+
+    killed      SIGKILL of the leader, until the last of 8 agents is served by another one
+    frozen      the same after SIGSTOP
+    etcd        SIGKILL of etcd's leader at once before a failure is reported, until all agents of
+                the job have the next generation. `lost`: agents that would end their workers
+    decision    a failure reported, until all 4 agents of the job have the next generation: with
+                etcd and with a directory (--state dir:)
+    reconnect   SIGKILL of the leader, until the last of 1,000 agents of 50 jobs is served
+"""
+import argparse
+import os
+import pathlib
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+
+PATIENCE = 60.0
+
+
+def now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Etcd:
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.command = os.environ["DDPRUN_TESTBED"] + "/etcd-cluster"
+        self.environment = {**os.environ, "EC_STATE": str(folder / "etcd")}
+        self.call("up", "3")
+
+    def call(self, *command: str) -> str:
+        return subprocess.run([self.command, *command], check=True, text=True,
+                              env=self.environment, stdout=subprocess.PIPE).stdout.strip()
+
+    def place(self) -> str:
+        return "etcd://" + self.call("endpoints").replace("http://", "")
+
+
+class Service:
+    """A ddp-rendezvous that can be killed and started again at its address."""
+
+    def __init__(self, program: pathlib.Path, state: str) -> None:
+        self.command = [program, f"--state={state}", "--lease=5"]
+        self.address = "127.0.0.1:0"
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen([*self.command, f"--listen={self.address}"],
+                                        stdout=subprocess.PIPE, text=True,
+                                        stderr=subprocess.STDOUT)
+        while not (said := re.search(r"listening on (\S+:\d+)", line :=
+                                     self.process.stdout.readline())):
+            if not line:
+                raise RuntimeError("the service ended")
+        self.address = said[1]
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def kill(self, how: int = signal.SIGKILL) -> None:
+        self.process.send_signal(how)
+        if how == signal.SIGKILL:
+            self.process.wait()
+
+    def leads(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/leader", timeout=0.5) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+
+class Agents:
+    def __init__(self, program: pathlib.Path, services: list, jobs: int, nodes: int) -> None:
+        places = ",".join(service.address for service in services)
+        self.process = subprocess.Popen([program, places, str(jobs), str(nodes)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.lines = queue.Queue()
+        self.lost = 0
+        threading.Thread(target=self.read, daemon=True).start()
+        self.count = jobs * nodes
+        for _ in range(jobs):
+            self.next("formed")
+
+    def read(self) -> None:
+        for line in self.process.stdout:
+            what, who, when = line.split()
+            self.lost += what == "lost"
+            self.lines.put((what, int(who), int(when) / 1e9))
+
+    def next(self, wanted: str) -> tuple:
+        deadline = now() + PATIENCE
+        while True:
+            what, who, when = self.lines.get(timeout=max(0.01, deadline - now()))
+            if what == wanted:
+                return who, when
+
+    def all_served_after(self, begin: float) -> float:
+        """Returns when the last agent was served by another service."""
+        served = {}
+        while len(served) < self.count:
+            who, when = self.next("served")
+            if when > begin:
+                served[who] = when
+        return max(served.values())
+
+    def decide(self, job: int) -> float:
+        """Returns how long it took from a failure to the next generation of the job."""
+        self.process.stdin.write(f"fail {job}\n")
+        self.process.stdin.flush()
+        _, failed = self.next("failed")
+        return self.next("formed")[1] - failed
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def leader_of(services: list) -> Service:
+    deadline = now() + PATIENCE
+    while now() < deadline:
+        for service in services:
+            if service.leads():
+                return service
+        time.sleep(0.02)
+    raise RuntimeError("no service leads")
+
+
+def row(name: str, times: list, unit: float = 1.0, more: str = "") -> None:
+    ordered = sorted(times)
+    p50, p99 = ordered[len(ordered) // 2], ordered[int(0.99 * (len(ordered) - 1))]
+    name_of_unit = "s" if unit == 1.0 else "ms"
+    print(f"| {name} | {p50 * unit:.2f} {name_of_unit} | {p99 * unit:.2f} {name_of_unit} | "
+          f"{ordered[-1] * unit:.2f} {name_of_unit} | {len(times)} |{more}", flush=True)
+
+
+def changes(agents: Agents, services: list, rounds: int, how: int) -> list:
+    times = []
+    for _ in range(rounds):
+        leader = leader_of(services)
+        time.sleep(1.0)  # until the standbys watch it
+        begin = now()
+        leader.kill(how)
+        times.append(agents.all_served_after(begin) - begin)
+        if how == signal.SIGSTOP:
+            leader.process.send_signal(signal.SIGCONT)
+        else:
+            leader.start()
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/release/bin"))
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--busy", action="store_true")
+    options = parser.parse_args()
+    folder = pathlib.Path(tempfile.mkdtemp())
+    etcd = Etcd(folder)
+    services, opened = [], []
+    try:
+        if options.busy:
+            print("busy: other programs ran on this machine")
+        print("| what | p50 | p99 | worst | rounds |\n| --- | --- | --- | --- | --- |")
+        services = [Service(options.bin / "ddp-rendezvous", etcd.place()) for _ in range(3)]
+        program = options.bin / "agents_of_jobs"
+
+        def agents_of(at: list, jobs: int, nodes: int) -> Agents:
+            opened.append(Agents(program, at, jobs, nodes))
+            return opened[-1]
+
+        few = agents_of(services, 4, 2)
+        row("leader killed", changes(few, services, options.rounds, signal.SIGKILL))
+        row("leader frozen", changes(few, services, max(2, options.rounds // 4), signal.SIGSTOP))
+        few.close()
+
+        deciding = agents_of(services, options.rounds, 4)
+        times = []
+        for job in range(max(2, options.rounds // 4)):
+            lost = etcd.call("leader")
+            etcd.call("kill", lost)
+            times.append(deciding.decide(job))
+            etcd.call("start", lost)
+        row("etcd's leader killed, then a decision", times, more=f" lost: {deciding.lost}")
+        deciding.close()
+
+        on_etcd = agents_of(services, options.rounds, 4)
+        row("decision, etcd", [on_etcd.decide(job) for job in range(options.rounds)], 1000.0)
+        on_etcd.close()
+        on_disk = Service(options.bin / "ddp-rendezvous", f"dir:{folder}/state")
+        services.append(on_disk)
+        local = agents_of([on_disk], options.rounds, 4)
+        row("decision, directory", [local.decide(job) for job in range(options.rounds)], 1000.0)
+        local.close()
+        services.pop().kill()
+
+        many = agents_of(services, 50, 20)
+        row("1,000 agents reconnect",
+            changes(many, services, max(2, options.rounds // 4), signal.SIGKILL),
+            more=f" lost: {many.lost}")
+        many.close()
+    finally:
+        for agents in opened:
+            agents.process.kill()
+        for service in services:
+            service.kill()
+        etcd.call("down")
+        shutil.rmtree(folder)
+
+
+main()
