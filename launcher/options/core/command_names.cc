@@ -17,6 +17,8 @@ std::span<const CommandName> command_names() {
        "show the last collectives of its ranks, what is in progress, and where ranks differ"},
       {"stacks", "[--rank N] [JOB]",
        "show where each of its ranks is in its program; ranks at the same place stand together"},
+      {"trace", "-o FILE [JOB | FILE...]",
+       "write one timeline of all its ranks and of its events, for ui.perfetto.dev"},
       {"completion", "bash|zsh", "print the completion script for that shell"},
       {"doctor", "[options] [program]",
        "check this host, and the network path to others, for what makes jobs hang or run slowly"},
