@@ -21,9 +21,9 @@ inline void add_histogram(SummaryWriter& writer, std::string_view tag, const tor
       values.detach().to(torch::kCPU, is_float ? torch::kFloat : torch::kDouble).contiguous();
   const auto count = static_cast<std::size_t>(copy.numel());
   if (is_float) {
-    writer.add_histogram(tag, std::span(copy.const_data_ptr<float>(), count), step);
+    writer.add_histogram(tag, std::span(copy.data_ptr<float>(), count), step);
   } else {
-    writer.add_histogram(tag, std::span(copy.const_data_ptr<double>(), count), step);
+    writer.add_histogram(tag, std::span(copy.data_ptr<double>(), count), step);
   }
 }
 
@@ -51,9 +51,9 @@ inline void add_image(SummaryWriter& writer, std::string_view tag, const torch::
   }
   const auto count = static_cast<std::size_t>(copy.numel());
   if (is_bytes) {
-    writer.add_image(tag, std::span(copy.const_data_ptr<std::uint8_t>(), count), shape, step);
+    writer.add_image(tag, std::span(copy.data_ptr<std::uint8_t>(), count), shape, step);
   } else {
-    writer.add_image(tag, std::span(copy.const_data_ptr<float>(), count), shape, step);
+    writer.add_image(tag, std::span(copy.data_ptr<float>(), count), shape, step);
   }
 }
 
