@@ -47,6 +47,7 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
 void NodeWorkers::start(const Assignment& assignment, const std::string& instance,
                         ControlServer& control) {
   attempt_directory_ = attempt_directory(assignment);
+  generation_ = assignment.generation;
   PlanOptions plan = plan_options(config_, attempt_directory_);
   plan.submission = submission_of(instance);
   pages_.reset();
@@ -291,7 +292,8 @@ std::vector<RankFlight> NodeWorkers::flights(std::optional<Rank> rank) const {
                       .host = host_name(),
                       .pid = view.pid,
                       .lives = worker->is_open(),
-                      .state = view.state};
+                      .state = view.state,
+                      .generation = generation_.value};
     complete_flight(pages_ ? &(*pages_)[view.local_rank.value] : nullptr, most,
                     flight.lives ? working_process(view.pid) : 0, flight);
     flights.push_back(std::move(flight));

@@ -124,7 +124,8 @@ class NodeWorkers {
   NodeWorkersEvents events_;
   std::optional<WorkerPages> pages_;  // nullopt: could not be created
   std::string attempt_directory_;     // of the log files; empty: no log files
-  std::set<int> attempts_;            // that have had a log directory
+  Generation generation_{0};
+  std::set<int> attempts_;  // that have had a log directory
   FlightFile flight_file_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet

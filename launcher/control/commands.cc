@@ -252,7 +252,8 @@ FlightShowOptions show_options(const ControlOptions& options) {
           .rank = options.rank,
           .last = options.last,
           .only_compares = options.only_compares,
-          .trace_file = options.trace_file};
+          .trace_file = options.trace_file,
+          .trace_option = options.is_trace ? "-o" : "--chrome-trace"};
 }
 
 int end_flight(const ControlOptions& options, const FlightShow& show) {
@@ -340,7 +341,14 @@ int ask_service(ControlOptions options) {
   }
   if (was_accepted) {
     const int code = end_output(options, printer, *reply);
-    return code != 0 || !is_flight ? code : end_flight(options, flights);
+    if (code != 0 || !is_flight) return code;
+    if (options.is_trace) {
+      call.on_output = nullptr;
+      const auto state = call_service(call, {.number = 2, .job = options.job, .by = options.by});
+      const Json page = parsed(state ? state->answer.page : "");
+      for (const Json& job : page.value("jobs", Json::array())) flights.take_job(job);
+    }
+    return end_flight(options, flights);
   }
   const Answer& answer = reply->answer;
   if (options.what == What::kStatus && answer.done) {
@@ -465,6 +473,12 @@ int logs_here(const ControlOptions& options, const std::vector<LocalAgent>& agen
 // Shows the flight records that the job's agents on this host send.
 int flight_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
   FlightShow flights(show_options(options));
+  if (options.is_trace) {
+    const Result<Asked> state = ask(agents.front(), {.what = What::kStatus, .by = options.by});
+    const Json service = state ? state->answer.value("service", Json::object()) : Json::object();
+    for (const Json& job : service.value("jobs", Json::array())) flights.take_job(job);
+    if (service.empty()) notice("the trace has no events of the job: its service does not answer");
+  }
   const std::string why_not = ask_each(agents, options, [&](ControlClient&& client) {
     const TimePoint deadline = BootClock::now() + kAnswerPatience;
     while (const Result<std::string> line = client.line(deadline)) flights.take(*line);
@@ -498,6 +512,9 @@ int flight_of_files(const ControlOptions& options) {
     if (const Result<void> read = flights.read(path); !read) {
       return end_refused(options, read.error().message(), ExitCode::kFiles);
     }
+  }
+  if (options.is_trace && !flights.has_any()) {
+    return end_refused(options, "no flight records in " + options.files.front(), ExitCode::kFiles);
   }
   return end_flight(options, flights);
 }
@@ -538,10 +555,10 @@ int run_control(UserRequest::What what, const std::vector<std::string>& argument
   if (!options->service.rdzv_endpoint.empty()) return ask_service(std::move(*options));
   const Choice choice = choose(*options);
   if (choice.exit_code != 0) return choice.exit_code;
-  if (what == What::kStatus) return status_here(*options, choice.agents);
-  if (what == What::kFlight) return flight_here(*options, choice.agents);
-  if (what == What::kStacks) return stacks_here(*options, choice.agents);
-  if (what == What::kLogs) return logs_here(*options, choice.agents);
+  if (options->what == What::kStatus) return status_here(*options, choice.agents);
+  if (options->what == What::kFlight) return flight_here(*options, choice.agents);
+  if (options->what == What::kStacks) return stacks_here(*options, choice.agents);
+  if (options->what == What::kLogs) return logs_here(*options, choice.agents);
   return order_here(*options, choice.agents);
 }
 

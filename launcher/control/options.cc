@@ -75,6 +75,15 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
   return {};
 }
 
+std::string_view command_name(What what) {
+  return what == kTrace ? "trace" : enum_name(kUserRequestWords, what);
+}
+
+Result<std::string> parse_trace_name(const std::string& text) {
+  if (text.ends_with(".json") || text.ends_with(".json.gz")) return text;
+  return invalid_value(text, "expected a name that ends with .json or .json.gz");
+}
+
 std::vector<Option> own_options() {
   return {
       {"json", "", "print JSON", kAll, flag(&ControlOptions::json)},
@@ -94,6 +103,8 @@ std::vector<Option> own_options() {
        flag(&ControlOptions::only_compares)},
       {"chrome-trace", "FILE", "write a trace for ui.perfetto.dev or chrome://tracing instead",
        only(What::kFlight), setter(&ControlOptions::trace_file, text_as_given)},
+      {"output", "FILE", "the file to write: .json, or .json.gz (compressed)", only(kTrace),
+       setter(&ControlOptions::trace_file, parse_trace_name), "o"},
       {"pid", "PID,...", "read ranks that run without ddprun, in these processes of this host",
        only(What::kFlight), set_processes},
       {"timeout", "SECONDS",
@@ -127,8 +138,7 @@ std::vector<Option> options_of(What what) {
 Error unknown_option(What what, const std::vector<Option>& options, const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options) names.push_back(one.name);
-  const std::string help =
-      concat("; ddprun ", enum_name(kUserRequestWords, what), " --help lists them");
+  const std::string help = concat("; ddprun ", command_name(what), " --help lists them");
   return invalid_argument("unknown option " + given +
                           guess_at_option(with_dashes(given), names, help));
 }
@@ -139,7 +149,7 @@ bool names_file(const std::string& word) {
 }
 
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
-  const std::string command(enum_name(kUserRequestWords, options.what));
+  const std::string command(command_name(options.is_trace ? kTrace : options.what));
   if (options.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
@@ -173,7 +183,8 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
 Result<ControlOptions> parse_control_options(What what, const std::vector<std::string>& arguments) {
   const std::vector<Option> known = options_of(what);
   ControlOptions options;
-  options.what = what;
+  options.is_trace = what == kTrace;
+  options.what = options.is_trace ? What::kFlight : what;
   std::vector<std::string> words;
   bool only_words = false;
   std::string of_service;  // the last option given that says how to ask a service
@@ -238,6 +249,9 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     return invalid_argument("give the id of a job: each job elects its service")
         .within("--rdzv-backend");
   }
+  if (options.is_trace && options.trace_file.empty()) {
+    return invalid_argument("'ddprun trace' needs -o FILE, such as trace.json.gz");
+  }
   if (asks_service && options.job.empty() && what != What::kStatus) {
     return invalid_argument("give the id of a job: the service may have several")
         .within("--rdzv-endpoint");
@@ -252,13 +266,13 @@ std::string control_usage(What what) {
     text += "[" + (one.short_name.empty() ? "--" + one.name : "-" + one.short_name) +
             (one.placeholder.empty() ? "" : " " + one.placeholder) + "] ";
   }
-  return text + (what == What::kFlight ? "[JOB | FILE...]" : "[JOB]");
+  const bool takes_files = what == What::kFlight || what == kTrace;
+  return text + (takes_files ? "[JOB | FILE...]" : "[JOB]");
 }
 
 std::string control_help(What what) {
   constexpr std::size_t kColumn = 28;
-  std::string text = "ddprun " + std::string(enum_name(kUserRequestWords, what)) + " " +
-                     control_usage(what) +
+  std::string text = "ddprun " + std::string(command_name(what)) + " " + control_usage(what) +
                      "\n\nJOB: the job's id, or the process id of its ddprun (default: the only "
                      "job of this\nuser on this host). See docs/how-to/control.md.\n\n";
   for (const Option& one : options_of(what)) {

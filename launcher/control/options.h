@@ -1,5 +1,5 @@
-// Parses the command lines of `ddprun status`, `logs`, `stop`, `restart`, `signal` and
-// `flight`. Pure functions of their arguments; any thread.
+// Parses the command lines of `ddprun status`, `logs`, `stop`, `restart`, `signal`, `flight` and
+// `trace`. Pure functions of their arguments; any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +14,10 @@
 
 namespace ddprun {
 
+// The command `trace`. It is no request of its own: it asks for kFlight and kStatus, which is what
+// parse_control_options() returns for it.
+inline constexpr auto kTrace = static_cast<UserRequest::What>(-1);
+
 // The job of the request is a job's id or the process id of a ddprun; empty: the only job.
 struct ControlOptions : UserRequest {
   bool json = false;
@@ -27,6 +31,7 @@ struct ControlOptions : UserRequest {
   std::optional<int> last;
   bool only_compares = false;
   std::string trace_file;  // empty: none
+  bool is_trace = false;   // the command is `trace`
   LaunchOptions service;   // how to reach the service; used if --rdzv-endpoint is not empty
 };
 

@@ -28,15 +28,6 @@ void fields_of(F& at, Of<F, FlightEntry>& call) {
   at.optional("origin", call.origin != 0, call.origin);
 }
 
-Json json_of(const FlightEntry& call) {
-  Json json{{"call", name_of(call.call)}};
-  if (call.dtype != FlightType::kNone) json["dtype"] = name_of(call.dtype);
-  if (call.op != FlightOp::kNone) json["op"] = name_of(call.op);
-  FieldWriter at(json);
-  fields_of(at, call);
-  return json;
-}
-
 FlightEntry entry_of(const Json& json) {
   FlightEntry call{.call = call_named(json.at("call").get<std::string>()),
                    .dtype = type_named(json.value("dtype", "")),
@@ -77,6 +68,7 @@ void fields_of(F& at, Of<F, RankFlight>& flight) {
   at.field("wall_ns", flight.wall_ns);
   at.optional("call_count", true, flight.call_count);
   at.optional("step", flight.step);
+  at.optional("generation", flight.generation);
 }
 
 // Returns the record without its calls.
@@ -111,11 +103,20 @@ RankFlight flight_of(const Json& json) {
 
 Json calls_json(const RankFlight& flight, std::size_t begin, std::size_t end) {
   Json calls = Json::array();
-  for (std::size_t i = begin; i < end; ++i) calls.push_back(json_of(flight.calls[i]));
+  for (std::size_t i = begin; i < end; ++i) calls.push_back(call_json(flight.calls[i]));
   return calls;
 }
 
 }  // namespace
+
+nlohmann::json call_json(const FlightEntry& call) {
+  Json json{{"call", name_of(call.call)}};
+  if (call.dtype != FlightType::kNone) json["dtype"] = name_of(call.dtype);
+  if (call.op != FlightOp::kNone) json["op"] = name_of(call.op);
+  FieldWriter at(json);
+  fields_of(at, call);
+  return json;
+}
 
 nlohmann::json flight_json(const RankFlight& flight) {
   Json json = head_of(flight);
@@ -173,98 +174,6 @@ Result<std::vector<RankFlight>> parse_flight_file(std::string_view text) {
     return invalid_argument("not a flight.json: " + std::string(error.what()));
   }
   return flights;
-}
-
-// --- traces --------------------------------------------------------------------------------------
-
-namespace {
-
-constexpr int kLanes = 1000;  // rows per group; calls beyond that share the last row
-
-// Lanes: the rows of one group, chosen so that calls in a row do not overlap. A row is free
-// from its time in busy_until_ on.
-class Lanes {
- public:
-  int lane_for(std::uint64_t begun_ns, std::uint64_t ended_ns) {
-    std::size_t lane = 0;
-    while (lane < busy_until_.size() && busy_until_[lane] > begun_ns) ++lane;
-    if (lane == busy_until_.size()) busy_until_.push_back(0);
-    busy_until_[lane] = ended_ns == 0 ? UINT64_MAX : ended_ns;
-    return static_cast<int>(std::min<std::size_t>(lane, kLanes - 1));
-  }
-  int count() const { return static_cast<int>(std::min<std::size_t>(busy_until_.size(), kLanes)); }
-
- private:
-  std::vector<std::uint64_t> busy_until_;
-};
-
-// Returns microseconds of the wall clock. Computes unsigned, because a worker's memory may hold
-// any time.
-double wall_us(const RankFlight& flight, std::uint64_t boot_ns) {
-  const std::uint64_t wall_ns =
-      static_cast<std::uint64_t>(flight.wall_ns) - (flight.boot_ns - boot_ns);
-  return static_cast<double>(wall_ns) / 1000;
-}
-
-std::string name_of_row(const RankFlight& flight, std::uint64_t group, int lane) {
-  std::string name = group == 0 ? "world" : "group " + std::to_string(group);
-  const FlightGroupFacts* facts = group == 0 ? nullptr : flight.group(group);
-  if (facts && !facts->name.empty()) name = facts->name;
-  return lane == 0 ? name : name + " (" + std::to_string(lane + 1) + ")";
-}
-
-Json metadata(const char* what, int pid, int tid, Json arguments) {
-  return {{"ph", "M"}, {"name", what}, {"pid", pid}, {"tid", tid}, {"args", std::move(arguments)}};
-}
-
-Json event_of(const RankFlight& flight, const FlightEntry& call, int row) {
-  Json event{{"name", name_of(call.call)},
-             {"cat", "ddprun"},
-             {"pid", flight.rank.value},
-             {"tid", row},
-             {"ts", wall_us(flight, call.begun_ns)},
-             {"args", json_of(call)}};
-  if (const std::string* origin = flight.origin_of(call)) event["args"]["from"] = *origin;
-  if (call.ended_ns == 0) {
-    event["ph"] = "B";  // in progress, so it has no end
-    return event;
-  }
-  event["ph"] = "X";
-  const std::uint64_t took = std::max(call.ended_ns, call.begun_ns) - call.begun_ns;
-  event["dur"] = static_cast<double>(took) / 1000;
-  return event;
-}
-
-void put_trace(const RankFlight& flight, const std::map<std::uint64_t, int>& rows, Json& events) {
-  const int pid = flight.rank.value;
-  events.push_back(metadata("process_name", pid, 0,
-                            {{"name", "rank " + to_text(flight.rank) + " on " + flight.host}}));
-  events.push_back(metadata("process_sort_index", pid, 0, {{"sort_index", pid}}));
-  std::map<std::uint64_t, Lanes> lanes;
-  for (const FlightEntry& call : flight.calls) {
-    const int lane = lanes[call.group].lane_for(call.begun_ns, call.ended_ns);
-    events.push_back(event_of(flight, call, rows.at(call.group) * kLanes + lane));
-  }
-  for (const auto& [group, of_group] : lanes) {
-    for (int lane = 0; lane < of_group.count(); ++lane) {
-      events.push_back(metadata("thread_name", pid, rows.at(group) * kLanes + lane,
-                                {{"name", name_of_row(flight, group, lane)}}));
-    }
-  }
-}
-
-}  // namespace
-
-std::string chrome_trace(const std::vector<RankFlight>& flights) {
-  std::map<std::uint64_t, int> rows;  // group to row, the same for all ranks
-  for (const RankFlight& flight : flights) {
-    for (const FlightEntry& call : flight.calls) rows.emplace(call.group, 0);
-  }
-  int row = 0;
-  for (auto& [group, number] : rows) number = row++;
-  Json events = Json::array();
-  for (const RankFlight& flight : flights) put_trace(flight, rows, events);
-  return text_of(Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}) + "\n";
 }
 
 }  // namespace ddprun

@@ -1,6 +1,5 @@
 // Converts flight records to and from JSON (docs/how-to/control.md, "The flight record"). Used for
-// lines on an agent's socket, for flight.json of a failed generation, and for traces that
-// Perfetto and chrome://tracing show. Pure; any thread.
+// lines on an agent's socket, and for flight.json of a failed generation. Pure; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,8 +12,9 @@
 
 namespace ddprun {
 
-// Returns the record as one object.
+// Returns the record as one object, and a call as one.
 nlohmann::json flight_json(const RankFlight& flight);
+nlohmann::json call_json(const FlightEntry& call);
 
 // Returns the record as several lines without line ends, each with at most kCallsOnALine calls.
 // take_flight_line() joins them again.
@@ -29,9 +29,5 @@ bool take_flight_line(std::string_view json_line, std::vector<RankFlight>& fligh
 std::string flight_file(const std::vector<RankFlight>& flights);
 // Parses the text of a flight.json. Returns kInvalidArgument with what is wrong.
 Result<std::vector<RankFlight>> parse_flight_file(std::string_view text);
-
-// Returns a trace in the "Trace Event Format". Each rank is a process. Each group is a row,
-// with more rows where its calls overlap. Times are those of the hosts' wall clocks.
-std::string chrome_trace(const std::vector<RankFlight>& flights);
 
 }  // namespace ddprun

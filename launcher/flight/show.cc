@@ -11,7 +11,6 @@
 
 #include "base/read_whole.h"
 #include "base/unique_fd.h"
-#include "base/write_all.h"
 #include "launcher/flight/core/compare.h"
 #include "launcher/flight/core/text.h"
 #include "rendezvous/protocol/control_json.h"
@@ -42,13 +41,6 @@ Json json_of(const std::vector<RankFlight>& shown, const std::vector<FlightFindi
                      {"text", one.text}});
   }
   return {{"ranks", std::move(ranks)}, {"findings", std::move(found)}};
-}
-
-Result<void> write_trace(const std::string& path, const std::string& trace) {
-  const std::string doing = "--chrome-trace: write " + path;
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid() || !write_all(file.get(), trace)) return system_error(doing, errno);
-  return {};
 }
 
 }  // namespace
@@ -88,6 +80,8 @@ void FlightShow::add(std::vector<RankFlight> flights) {
   std::move(flights.begin(), flights.end(), std::back_inserter(flights_));
 }
 
+void FlightShow::take_job(const Json& job) { marks_ = marks_of(job); }
+
 std::vector<RankFlight> FlightShow::flights() const {
   std::vector<RankFlight> all = flights_;
   std::ranges::stable_sort(all, {}, &RankFlight::rank);
@@ -103,7 +97,11 @@ Result<void> FlightShow::print() const {
   if (options_.last) {
     for (RankFlight& one : shown) keep_last(one, static_cast<std::size_t>(*options_.last));
   }
-  if (!options_.trace_file.empty()) return write_trace(options_.trace_file, chrome_trace(shown));
+  if (!options_.trace_file.empty()) {
+    Result<void> written = write_trace(options_.trace_file, chrome_trace(shown, marks_));
+    if (!written) return std::move(written).error().within(options_.trace_option);
+    return {};
+  }
   std::string text;
   if (options_.json) {
     text = text_of(json_of(options_.only_compares ? std::vector<RankFlight>() : shown,

@@ -1,6 +1,6 @@
-// FlightShow: implements `ddprun flight`. Shows flight records of a running job or of files, as
-// tables and findings, as JSON or as a trace. Prints to stdout; prints to stderr what is
-// missing. Used on the main thread.
+// FlightShow: implements `ddprun flight` and `ddprun trace`. Shows flight records of a running job
+// or of files, as tables and findings, as JSON or as a trace. Prints to stdout; prints to stderr
+// what is missing. Used on the main thread.
 #pragma once
 
 #include <optional>
@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "launcher/flight/json.h"
+#include "launcher/flight/trace.h"
 
 namespace ddprun {
 
@@ -19,7 +20,8 @@ struct FlightShowOptions {
   std::optional<Rank> rank = {};  // shows this rank only
   std::optional<int> last = {};   // calls per rank; nullopt: 10 in a table, else all
   bool only_compares = false;
-  std::string trace_file;  // empty: none
+  std::string trace_file;                       // empty: none
+  std::string trace_option = "--chrome-trace";  // that gave it
 };
 
 class FlightShow {
@@ -35,6 +37,8 @@ class FlightShow {
   Result<void> read(const std::string& path);
   // Adds the records that were read from processes.
   void add(std::vector<RankFlight> flights);
+  // Adds a job of /status.json to the trace.
+  void take_job(const nlohmann::json& job);
 
   bool has_any() const { return !flights_.empty(); }
   // Prints the records, or writes the trace. Returns the system's error if the trace cannot be
@@ -46,6 +50,7 @@ class FlightShow {
 
   FlightShowOptions options_;
   std::vector<RankFlight> flights_;
+  std::vector<TraceMark> marks_;
 };
 
 }  // namespace ddprun

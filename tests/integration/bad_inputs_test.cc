@@ -697,6 +697,12 @@ ddprun flight --pid=-1
 ddprun flight --pid=4711 no-such-job
 ddprun flight --pid=999999999
 ddprun signal USR1 no-such-job
+ddprun trace
+ddprun trace no-such-job
+ddprun trace -o trace.txt no-such-job
+ddprun trace -o trace.json no-such-job
+ddprun trace -o trace.json no-such-file.json
+ddprun trace -o trace.json --last=3
 )");
     for (ChildProcess* service : {store.get(), plain.get(), keyed.get(), tls.get()}) end(*service);
   }

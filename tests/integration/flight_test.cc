@@ -137,8 +137,8 @@ TEST_F(FlightTest, WhatAKilledRankHasDoneIsKept) {
   EXPECT_EQ(trace.code, 0) << trace.err;
   const json events = json::parse(read_file(directory_ / "trace.json"))["traceEvents"];
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
-                          [](const json& event) { return event["ph"] == "X"; }),
-            16);
+                          [](const json& event) { return event["name"] == "all_reduce"; }),
+            18);
 }
 
 TEST_F(FlightTest, AGenerationThatEndsWellLeavesNone) {
@@ -166,6 +166,11 @@ TEST_F(FlightTest, TheServiceTellsOfAllNodes) {
   EXPECT_THAT(kinds_of(seen), ElementsAre("behind"));
   EXPECT_THAT(ask({"flight", "--rank=1", "train"}).out,
               AllOf(HasSubstr("rank 1 ("), Not(HasSubstr("rank 0 ("))));
+  const CommandResult traced = ask({"trace", "-o", "all.json", "train"});
+  EXPECT_EQ(traced.code, 0) << traced.err;
+  EXPECT_THAT(
+      read_file(directory_ / "all.json"),
+      AllOf(HasSubstr("\"rank 1 on "), HasSubstr("generation 0 with 2 workers on 2 nodes")));
   EXPECT_EQ(ask({"flight", "nobody"}).code, 72);
   EXPECT_EQ(ask({"stop", "--now", "train"}).code, 0);
   first->wait();

@@ -34,6 +34,7 @@ struct RankFlight {
   bool is_stopped = false;  // its process, by a signal or a debugger
   std::string state;        // "running", or how it ended
   std::optional<std::int64_t> step = {};
+  std::optional<std::int64_t> generation = {};  // if an agent has started the rank
   // When it was read, on both clocks of its host; zero: there was no page.
   std::uint64_t boot_ns = 0;
   std::int64_t wall_ns = 0;

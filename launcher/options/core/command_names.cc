@@ -20,6 +20,8 @@ std::span<const CommandName> command_names() {
       {"bench", "[options] [-- BENCH OPTIONS]",
        "measure memory, links and all_reduce of the nodes that the options of a job give, and name "
        "the odd ones"},
+      {"trace", "-o FILE [JOB | FILE...]",
+       "write one timeline of all its ranks and of its events, for ui.perfetto.dev"},
       {"completion", "bash|zsh", "print the completion script for that shell"},
       {"doctor", "[options] [program]",
        "check this host, and the network path to others, for what makes jobs hang or run slowly"},

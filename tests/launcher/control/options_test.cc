@@ -57,6 +57,20 @@ TEST(ControlOptions, FlightRecordsAreOfAJobOrOfFiles) {
   EXPECT_FALSE(parse_control_options(What::kStop, {"train.json", "a/b"})) << "one job at a time";
 }
 
+TEST(ControlOptions, ATraceIsOfAJobOrOfFilesAndHasAnOutput) {
+  const Result<ControlOptions> job = parse_control_options(kTrace, {"-o", "t.json.gz", "train"});
+  ASSERT_TRUE(job) << job.error().message();
+  EXPECT_TRUE(job->is_trace);
+  EXPECT_EQ(job->what, What::kFlight);
+  EXPECT_EQ(job->trace_file, "t.json.gz");
+  EXPECT_EQ(job->job, "train");
+  EXPECT_EQ(parse_control_options(kTrace, {"--output=t.json", "a.json"})->files.size(), 1u);
+  EXPECT_FALSE(parse_control_options(kTrace, {"train"})) << "into which file?";
+  EXPECT_FALSE(parse_control_options(kTrace, {"-o", "t.txt"}));
+  EXPECT_FALSE(parse_control_options(What::kFlight, {"-o", "t.json"})) << "of another command";
+  EXPECT_FALSE(parse_control_options(What::kFlight, {})->is_trace);
+}
+
 TEST(ControlOptions, ASignalIsItsNameOrItsNumber) {
   for (const char* name : {"USR1", "SIGUSR1", "sigusr1", "usr1"}) {
     const Result<ControlOptions> signal = parse_control_options(What::kSignal, {name, "train"});
@@ -125,6 +139,8 @@ TEST(ControlOptions, HelpNamesEveryOption) {
   EXPECT_THAT(control_help(What::kLogs), HasSubstr("-f, --follow"));
   EXPECT_THAT(control_help(What::kSignal), HasSubstr("--rdzv-tls-ca FILE"));
   EXPECT_EQ(control_usage(What::kLogs), "[--rank N] [-f] [-n N] [JOB]");
+  EXPECT_EQ(control_usage(kTrace), "[-o FILE] [JOB | FILE...]");
+  EXPECT_THAT(control_help(kTrace), HasSubstr("-o, --output FILE"));
   EXPECT_EQ(
       control_usage(What::kFlight),
       "[--rank N] [--last N] [--compare] [--chrome-trace FILE] [--pid PID,...] [JOB | FILE...]");

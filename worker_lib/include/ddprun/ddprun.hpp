@@ -18,5 +18,7 @@
 #include "ddprun/state_file.h"
 #include "ddprun/step_statistics.h"
 #include "ddprun/store.h"
+#include "ddprun/summary_tensors.h"
+#include "ddprun/summary_writer.h"
 #include "ddprun/sync_batch_norm.h"
 #include "ddprun/zero_optimizer.h"
