@@ -268,6 +268,15 @@ std::vector<std::optional<PageSample>> NodeWorkers::samples() const {
   return samples;
 }
 
+std::vector<std::vector<StepEntry>> NodeWorkers::marks() const {
+  std::vector<std::vector<StepEntry>> marks(workers_.size());
+  for (const auto& worker : workers_) {
+    const int rank = worker->local_rank().value;
+    if (pages_ && worker->is_open()) marks[static_cast<std::size_t>(rank)] = pages_->marks_of(rank);
+  }
+  return marks;
+}
+
 std::vector<WorkerSnapshot> NodeWorkers::snapshots() const {
   std::vector<WorkerSnapshot> seen;
   for (const auto& worker : workers_) {

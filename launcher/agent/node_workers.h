@@ -101,7 +101,8 @@ class NodeWorkers {
   std::vector<std::optional<PageSample>> samples() const;
   std::vector<WorkerSnapshot> snapshots() const;
   std::optional<std::int64_t> highest_step() const;
-  WorkTimes times() const;  // without WorkTimes::stopped
+  std::vector<std::vector<StepEntry>> marks() const;  // of the newest steps, by local rank
+  WorkTimes times() const;                            // without WorkTimes::stopped
   // Returns the newest calls of each worker, or only of `rank`, also of workers that have ended.
   // At most FlightFile::kMaxCalls calls on this node; each worker gets an equal share.
   std::vector<RankFlight> flights(std::optional<Rank> rank) const;

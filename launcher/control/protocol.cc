@@ -45,6 +45,7 @@ Json json_of(const WorkerView& worker, const Moment& now) {
             {"state", worker.state}};
   put_time(json, "since", now, worker.since);
   if (worker.step) json["step"] = *worker.step;
+  if (!worker.slow.empty()) json["slow"] = worker.slow;
   return json;
 }
 

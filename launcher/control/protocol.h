@@ -39,6 +39,7 @@ struct WorkerView {
   std::string state;  // "running", or how it ended
   TimePoint since;
   std::optional<std::int64_t> step = {};  // the last step that it reported
+  std::string slow = {};  // what it costs the others; empty: it is not known to be slow
 };
 
 struct NodeView {

@@ -142,7 +142,8 @@ std::string agent_text(const Json& agent) {
   for (const Json& worker : list(agent, "workers")) {
     workers.push_back({"rank " + digits(worker, "rank"),
                        "local rank " + digits(worker, "local_rank"), "pid " + digits(worker, "pid"),
-                       text(worker, "state"), since(worker, "since")});
+                       text(worker, "state"), since(worker, "since"),
+                       text(worker, "slow").empty() ? "" : "slow: " + text(worker, "slow")});
   }
   return all + table_text(workers, "  ");
 }
