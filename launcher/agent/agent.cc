@@ -480,6 +480,7 @@ class Agent {
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
+            .ranks = [this] { return ranks(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .snapshots = [this] { return workers_.snapshots(); },
             .inspect_stacks =
@@ -516,10 +517,15 @@ class Agent {
     const std::optional<Assignment>& assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;
     view.workers = workers_.views();
-    for (WorkerView& worker : view.workers) {
-      worker.slow = slow_monitor_.slow(static_cast<std::size_t>(worker.local_rank.value));
-    }
     return view;
+  }
+
+  std::vector<RankRow> ranks() {
+    std::vector<RankRow> ranks = workers_.ranks();
+    for (RankRow& one : ranks) {
+      one.slow = slow_monitor_.slow(static_cast<std::size_t>(one.local_rank.value));
+    }
+    return ranks;
   }
 
   void stop_here(bool at_once) {
