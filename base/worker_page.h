@@ -30,6 +30,7 @@ namespace ddprun {
 inline constexpr std::uint32_t kWorkerPageMagic = 0x50524444;  // "DDRP", little endian
 // A worker that was built for another version runs without its page.
 inline constexpr std::uint32_t kWorkerPageVersion = 2;
+inline constexpr std::size_t kStepMarks = 64;
 inline constexpr std::size_t kFlightRecords = 1024;
 inline constexpr std::size_t kFlightGroups = 128;
 inline constexpr std::size_t kFlightGroupRanks = 112;
@@ -134,6 +135,16 @@ static_assert(sizeof(FlightGroup) == 512);
 using FlightOrigin = std::array<char, kFlightOriginBytes>;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+// StepMark: when a step was reported.
+struct StepMark {
+  // Numbers the reports of this process, from 1. 0: the mark is being written.
+  std::atomic<std::uint64_t> number;
+  std::atomic<std::int64_t> step;
+  std::atomic<std::uint64_t> ns;
+  std::atomic<std::uint64_t> waited_ns;  // WorkerPage::waited_ns at that time
+};
+static_assert(sizeof(StepMark) == 32);
+
 struct WorkerPage {
   std::atomic<std::uint32_t> magic;
   std::atomic<std::uint32_t> version;
@@ -160,7 +171,9 @@ struct WorkerPage {
   std::atomic<std::uint64_t> first_step_ns;
   std::atomic<std::int64_t> first_step;
   std::atomic<std::uint64_t> checkpoint_ns;  // for which the training waited for checkpoints
-  std::array<std::uint32_t, 1000> spare{};
+  std::atomic<std::uint64_t> waited_ns;      // for which threads were blocked in calls into groups
+  std::array<StepMark, kStepMarks> marks{};  // report n is at (n - 1) % kStepMarks
+  std::array<std::uint32_t, 486> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};
@@ -174,6 +187,8 @@ struct WorkerPage {
     if (reports.load(std::memory_order_acquire) == 0) return std::nullopt;
     return step.load(std::memory_order_relaxed);
   }
+  StepMark& mark_of(std::uint64_t number) { return marks[(number - 1) % kStepMarks]; }
+  const StepMark& mark_of(std::uint64_t number) const { return marks[(number - 1) % kStepMarks]; }
   FlightRecord& record_of(std::uint64_t number) { return records[(number - 1) % kFlightRecords]; }
   const FlightRecord& record_of(std::uint64_t number) const {
     return records[(number - 1) % kFlightRecords];
@@ -222,6 +237,29 @@ inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint6
                     .tag = record.tag.load(kAcquire),
                     .origin = record.origin.load(kAcquire)};
   if (record.number.load(kAcquire) != number) return std::nullopt;
+  return entry;
+}
+
+// StepEntry: a copy of a mark, read consistently.
+struct StepEntry {
+  std::uint64_t number = 0;
+  std::int64_t step = 0;
+  std::uint64_t ns = 0;
+  std::uint64_t waited_ns = 0;
+
+  friend bool operator==(const StepEntry&, const StepEntry&) = default;
+};
+
+// Returns the mark of that report. nullopt: it was overwritten, or is being written.
+inline std::optional<StepEntry> read_mark(const WorkerPage& page, std::uint64_t number) {
+  const StepMark& mark = page.mark_of(number);
+  constexpr auto kAcquire = std::memory_order_acquire;  // see read_record()
+  if (mark.number.load(kAcquire) != number) return std::nullopt;
+  const StepEntry entry{.number = number,
+                        .step = mark.step.load(kAcquire),
+                        .ns = mark.ns.load(kAcquire),
+                        .waited_ns = mark.waited_ns.load(kAcquire)};
+  if (mark.number.load(kAcquire) != number) return std::nullopt;
   return entry;
 }
 

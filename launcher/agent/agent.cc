@@ -29,6 +29,7 @@
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
 #include "launcher/hang/monitor.h"
+#include "launcher/hang/slow_monitor.h"
 #include "launcher/output/console_writer.h"
 #include "launcher/output/core/interrupt_tracebacks.h"
 #include "launcher/output/core/status_line.h"
@@ -124,6 +125,8 @@ class Agent {
                        .hang = [this] { feed(WorkersHang{}); },
                        .silent = [this](const auto& workers) { tell_silent(workers); },
                        .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
+        slow_monitor_(io_, {.marks = [this] { return workers_.marks(); },
+                            .told = [this](const std::string& line) { log_.warning(line); }}),
         terminal_(io_, console_, std::move(guards.input),
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
@@ -343,6 +346,8 @@ class Agent {
     report_period_ = kFirstReport;
     report_later();
     hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
+    slow_monitor_.begin(start.assignment.first_rank, static_cast<std::size_t>(config_.slots),
+                        start.assignment.node_count > 1 ? host_name() : "");
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
@@ -351,7 +356,7 @@ class Agent {
     if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
-    hang_monitor_.end();
+    stop_looking();
     workers_.signal_tree(signal.signal);
   }
   void act(const SuspendTree&) {
@@ -368,7 +373,7 @@ class Agent {
   void act(const LookAtWorkers&) { hang_monitor_.look(); }
   void act(const SignalWorkers& signal) { workers_.signal(signal.signal, signal.rank); }
   void act(const KillTree&) {
-    hang_monitor_.end();
+    stop_looking();
     workers_.kill_tree();
   }
   void act(const ReleaseGeneration&) {
@@ -407,9 +412,14 @@ class Agent {
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
   }
 
+  void stop_looking() {
+    hang_monitor_.end();
+    slow_monitor_.end();
+  }
+
   // Drops the workers. Their processes have ended or cannot be ended.
   void let_go_of_workers() {
-    hang_monitor_.end();
+    stop_looking();
     terminal_.stop_reading();  // input that comes now is for the next generation
     workers_.let_go();
   }
@@ -470,6 +480,7 @@ class Agent {
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
+            .ranks = [this] { return ranks(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .snapshots = [this] { return workers_.snapshots(); },
             .inspect_stacks =
@@ -507,6 +518,14 @@ class Agent {
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;
     view.workers = workers_.views();
     return view;
+  }
+
+  std::vector<RankRow> ranks() {
+    std::vector<RankRow> ranks = workers_.ranks();
+    for (RankRow& one : ranks) {
+      one.slow = slow_monitor_.slow(static_cast<std::size_t>(one.local_rank.value));
+    }
+    return ranks;
   }
 
   void stop_here(bool at_once) {
@@ -652,6 +671,7 @@ class Agent {
   std::unique_ptr<ControlServer> control_;  // created before the link starts
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
+  SlowMonitor slow_monitor_;
   StepRate steps_;
   std::optional<TimePoint> suspended_since_;  // SIGTSTP stops the workers
   Duration suspended_for_{};                  // before that, in this generation

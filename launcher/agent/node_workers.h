@@ -23,6 +23,7 @@
 
 #include "base/ids.h"
 #include "base/log.h"
+#include "launcher/agent/rank_table.h"
 #include "launcher/control/protocol.h"
 #include "launcher/flight/core/record.h"
 #include "launcher/flight/file.h"
@@ -94,6 +95,8 @@ class NodeWorkers {
   bool has_open(Rank rank) const;
   int count_open() const;
   std::vector<WorkerView> views() const;
+  // Returns what people are told about each rank. The sample is at most RankTable::kPause old.
+  const std::vector<RankRow>& ranks();
 
   // Return what the worker pages say. samples(): by local rank; nullopt for a worker that has
   // ended. snapshots(): of the workers that live. highest_step(): the highest step that any
@@ -101,7 +104,8 @@ class NodeWorkers {
   std::vector<std::optional<PageSample>> samples() const;
   std::vector<WorkerSnapshot> snapshots() const;
   std::optional<std::int64_t> highest_step() const;
-  WorkTimes times() const;  // without WorkTimes::stopped
+  std::vector<std::vector<StepEntry>> marks() const;  // of the newest steps, by local rank
+  WorkTimes times() const;                            // without WorkTimes::stopped
   // Returns the newest calls of each worker, or only of `rank`, also of workers that have ended.
   // At most FlightFile::kMaxCalls calls on this node; each worker gets an equal share.
   std::vector<RankFlight> flights(std::optional<Rank> rank) const;
@@ -127,6 +131,7 @@ class NodeWorkers {
   Generation generation_{0};
   std::set<int> attempts_;  // that have had a log directory
   FlightFile flight_file_;
+  RankTable rank_table_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet

@@ -140,9 +140,14 @@ std::string agent_text(const Json& agent) {
   }
   Rows workers;
   for (const Json& worker : list(agent, "workers")) {
+    std::string slow;
+    for (const Json& rank : list(agent, "ranks")) {
+      if (number(rank, "rank", -1) == number(worker, "rank", -2)) slow = text(rank, "slow");
+    }
     workers.push_back({"rank " + digits(worker, "rank"),
                        "local rank " + digits(worker, "local_rank"), "pid " + digits(worker, "pid"),
-                       text(worker, "state"), since(worker, "since")});
+                       text(worker, "state"), since(worker, "since"),
+                       slow.empty() ? "" : "slow: " + slow});
   }
   return all + table_text(workers, "  ");
 }

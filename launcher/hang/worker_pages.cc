@@ -33,6 +33,16 @@ std::optional<std::int64_t> WorkerPages::step_of(int worker) const {
   return (*this)[worker].last_step();
 }
 
+std::vector<StepEntry> WorkerPages::marks_of(int worker) const {
+  const WorkerPage& page = (*this)[worker];
+  const std::uint64_t newest = page.reports.load(std::memory_order_acquire);
+  std::vector<StepEntry> marks;
+  for (std::uint64_t left = std::min<std::uint64_t>(newest, kStepMarks); left > 0; --left) {
+    if (const auto mark = read_mark(page, newest - left + 1)) marks.push_back(*mark);
+  }
+  return marks;
+}
+
 bool WorkerPages::has_finished(int worker) const {
   return (*this)[worker].finished.load(std::memory_order_acquire) == 1;
 }

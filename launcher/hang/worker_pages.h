@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "base/worker_page.h"
@@ -34,6 +35,8 @@ class WorkerPages {
   PageSample sample_of(int worker) const;
   // Returns the last step that the worker has reported; nullopt: none.
   std::optional<std::int64_t> step_of(int worker) const;
+  // Returns the last reports of a step that are kept, in their order.
+  std::vector<StepEntry> marks_of(int worker) const;
   // Returns whether the worker has reported that it reached its end (WorkerPage::finished).
   bool has_finished(int worker) const;
   // Returns the highest step of all workers; nullopt: no worker has reported one.

@@ -1,5 +1,5 @@
-// Tests --hang-timeout with programs of the worker library: their collectives in the flight
-// record.
+// Tests --hang-timeout and the search for slow ranks with programs of the worker library: their
+// collectives and steps in the worker page.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/eventually.h"
+#include "tests/support/whole.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -52,6 +54,28 @@ TEST_F(WorkerHangTest, WhoWaitsForARankThatWorksAloneDoesNotHang) {
   auto job = play("work_alone");
   EXPECT_EQ(job->wait(), 0) << job->err();
   EXPECT_EQ(failures().size(), 0u) << failures().dump(2);
+}
+
+// Both jobs run at the same time. The agent looks every 10 s.
+TEST_F(WorkerHangTest, ARankThatIsTwentyPercentSlowIsNamedAndEqualRanksAreNot) {
+  const auto start_steps = [&](const std::string& name) {
+    return start({"--nproc-per-node=4", "--rdzv-id=" + name, program("worker_test_rank"), name},
+                 {{"STEPS_SECONDS", is_whole() ? "40" : "12"}});
+  };
+  auto slow = start_steps("slow_steps");
+  auto equal = start_steps("equal_steps");
+  EXPECT_TRUE(eventually([&] { return slow->err().find("rank 2 is slow") != std::string::npos; },
+                         std::chrono::seconds(60)))
+      << slow->err();
+  auto status = start({"status", "slow_steps", "--json"});
+  EXPECT_EQ(status->wait(), 0) << status->err();
+  EXPECT_THAT(status->out(), HasSubstr("\"slow\":\"the others wait ")) << status->out();
+  EXPECT_EQ(slow->wait(std::chrono::seconds(60)), 0) << slow->err();
+  EXPECT_EQ(equal->wait(std::chrono::seconds(60)), 0) << equal->err();
+  EXPECT_THAT(slow->err(),
+              testing::ContainsRegex("rank 2 is slow: the others wait [1-9][0-9] % of each step"));
+  EXPECT_THAT(slow->err(), testing::Not(testing::ContainsRegex("rank [013] is slow")));
+  EXPECT_THAT(equal->err(), testing::Not(HasSubstr("slow")));
 }
 
 TEST_F(WorkerHangTest, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTraced) {

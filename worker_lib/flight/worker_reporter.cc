@@ -54,10 +54,19 @@ PagePlace WorkerReporter::place() const {
 void WorkerReporter::report_step(std::int64_t step) {
   WorkerPage* const page = mapped();
   if (!page) return;
+  const std::uint64_t now = to_page_time(BootClock::now());
   if (page->first_step_ns.load(std::memory_order_relaxed) == 0) {
     page->first_step.store(step, std::memory_order_relaxed);
-    page->first_step_ns.store(to_page_time(BootClock::now()), std::memory_order_relaxed);
+    page->first_step_ns.store(now, std::memory_order_relaxed);
   }
+  const std::uint64_t number = page->reports.load(std::memory_order_relaxed) + 1;
+  StepMark& mark = page->mark_of(number);
+  constexpr auto kRelease = std::memory_order_release;  // see read_record()
+  mark.number.store(0, std::memory_order_relaxed);
+  mark.step.store(step, kRelease);
+  mark.ns.store(now, kRelease);
+  mark.waited_ns.store(page->waited_ns.load(std::memory_order_relaxed), kRelease);
+  mark.number.store(number, kRelease);
   page->step.store(step, std::memory_order_relaxed);
   page->reports.fetch_add(1, std::memory_order_release);
 }
@@ -71,6 +80,12 @@ void WorkerReporter::report_checkpoint(Duration time) {
   if (page && time > Duration(0))
     page->checkpoint_ns.fetch_add(static_cast<std::uint64_t>(time.count()),
                                   std::memory_order_relaxed);
+}
+
+void WorkerReporter::report_wait(Duration time) {
+  WorkerPage* const page = mapped();
+  if (page && time > Duration(0))
+    page->waited_ns.fetch_add(static_cast<std::uint64_t>(time.count()), std::memory_order_relaxed);
 }
 
 void WorkerReporter::report_finished(bool finished) {

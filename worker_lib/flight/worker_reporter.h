@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/fork_mark.h"
 #include "base/unique_fd.h"
 #include "base/worker_env.h"
@@ -52,6 +53,8 @@ class WorkerReporter {
   void report_activity();
   // Reports that the training has waited that long for a checkpoint.
   void report_checkpoint(Duration time);
+  // Reports that a thread was blocked that long in a call into a group.
+  void report_wait(Duration time);
   // Reports that the program has reached its end, because its Context was destroyed in good
   // order; false: it continues.
   void report_finished(bool finished);
@@ -90,6 +93,22 @@ class WorkerReporter {
   const bool traces_;  // records where calls come from
   std::mutex mutex_;   // for begin_call and register_group: several threads may use groups
   CallOrigins origins_;
+};
+
+// BlockedTime: reports its lifetime as a wait in a call. reporter: outlives it; null: not reported.
+class BlockedTime {
+ public:
+  explicit BlockedTime(WorkerReporter* reporter)
+      : reporter_(reporter), begun_(reporter ? BootClock::now() : TimePoint()) {}
+  ~BlockedTime() {
+    if (reporter_) reporter_->report_wait(BootClock::now() - begun_);
+  }
+  BlockedTime(const BlockedTime&) = delete;
+  BlockedTime& operator=(const BlockedTime&) = delete;
+
+ private:
+  WorkerReporter* const reporter_;
+  const TimePoint begun_;
 };
 
 // FlightTicket: a call in flight. End it once.

@@ -36,6 +36,7 @@ TEST(WorkerPages, NonsenseIsReadInBoundedTimeAndWithinBounds) {
   std::memset(at, 0xff, kWorkerPageBytes);
   EXPECT_EQ(pages->step_of(0), -1);
   pages->sample_of(0);
+  EXPECT_LE(pages->marks_of(0).size(), kStepMarks);
   const WorkTimes times = pages->times(BootClock::now());
   EXPECT_FALSE(times.first_step) << "it was reported later than now";
   EXPECT_EQ(times.checkpoint, kLongestTimeout);

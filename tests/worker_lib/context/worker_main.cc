@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 
+#include "tests/support/eventually.h"
 #include "tests/support/torch.h"
 #include "tests/support/worker_failure.h"
 
@@ -180,6 +181,25 @@ int work_alone(Context& context) {
   return 0;
 }
 
+// Does steps of 40 ms for as long as the environment says. slow_rank: computes for 20 % longer.
+int equal_steps(Context& context, int slow_rank) {
+  using std::chrono::milliseconds;
+  using std::chrono::steady_clock;
+  const torch::Tensor gradients = torch::ones({1000});
+  const char* const seconds = std::getenv("STEPS_SECONDS");
+  const int steps = 25 * (seconds ? std::atoi(seconds) : 12);
+  for (int step = 1; step <= steps; ++step) {
+    ddprun::testing_support::let_pass(milliseconds(40));
+    const auto end = steady_clock::now() + milliseconds(context.rank() == slow_rank ? 8 : 0);
+    while (steady_clock::now() < end) {
+    }
+    // Some of the waits are in the call, and some in wait().
+    context.group().all_reduce(gradients, {.async = step % 2 == 0}).wait();
+    context.report_progress(step);
+  }
+  return 0;
+}
+
 int fail_uncaught(Context& context) {
   context.group().broadcast(torch::zeros({2}), {.root = 9});
   return 0;
@@ -212,6 +232,8 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"hang", [](Context& context) { return hang(context, false); }},
     {"hang_async", [](Context& context) { return hang(context, true); }},
     {"work_alone", work_alone},
+    {"equal_steps", [](Context& context) { return equal_steps(context, -1); }},
+    {"slow_steps", [](Context& context) { return equal_steps(context, 2); }},
     {"fail_uncaught", fail_uncaught},
 };
 

@@ -56,6 +56,29 @@ TEST_F(WorkerReporterTest, WritesIntoThePageThatTheAgentHasMadeForIt) {
   EXPECT_EQ(page_at(reporter->place())[0].step, 8);
 }
 
+TEST_F(WorkerReporterTest, KeepsWhenTheLastStepsWereReportedAndHowLongTheWorkerHasWaited) {
+  const auto reporter = WorkerReporter::open(env_);
+  EXPECT_FALSE(read_mark(pages_[1], 1));
+  const std::uint64_t begun = to_page_time(BootClock::now());
+  reporter->report_step(7);
+  reporter->report_wait(Duration(30));
+  { const BlockedTime blocked(reporter.get()); }
+  { const BlockedTime nothing(nullptr); }
+  reporter->report_step(8);
+  const std::optional<StepEntry> first = read_mark(pages_[1], 1);
+  const std::optional<StepEntry> second = read_mark(pages_[1], 2);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->step, 7);
+  EXPECT_EQ(second->step, 8);
+  EXPECT_GE(first->ns, begun);
+  EXPECT_GE(second->ns, first->ns);
+  EXPECT_EQ(first->waited_ns, 0u);
+  EXPECT_GT(second->waited_ns, 30u);
+  for (std::size_t i = 0; i < kStepMarks; ++i) reporter->report_step(9);
+  EXPECT_FALSE(read_mark(pages_[1], 2)) << "it was overwritten";
+  EXPECT_TRUE(read_mark(pages_[1], 2 + kStepMarks));
+}
+
 TEST_F(WorkerReporterTest, SaysThatTheProgramHasReachedItsEnd) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_EQ(pages_[1].finished, 0u);
