@@ -1,5 +1,7 @@
 #include "base/process_stat.h"
 
+#include <unistd.h>
+
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -17,6 +19,18 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   std::istringstream rest(text.substr(name_end + 1));
   ProcessStat stat;
   if (!(rest >> stat.state >> stat.parent)) return std::nullopt;
+  // Fields are numbered from 1 by proc(5): utime is the 14th, rss the 24th.
+  std::int64_t user = 0;
+  std::int64_t system = 0;
+  std::int64_t pages = 0;
+  std::string skipped;
+  for (int field = 5; field < 14; ++field) rest >> skipped;
+  rest >> user >> system;
+  for (int field = 16; field < 24; ++field) rest >> skipped;
+  rest >> pages;
+  const std::int64_t ticks_per_second = sysconf(_SC_CLK_TCK);
+  stat.cpu = std::chrono::seconds(1) * (user + system) / ticks_per_second;
+  stat.resident_bytes = pages * sysconf(_SC_PAGESIZE);
   return stat;
 }
 

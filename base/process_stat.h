@@ -3,13 +3,18 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
+
+#include "base/clock.h"
 
 namespace ddprun {
 
 struct ProcessStat {
   char state = '?';  // 'R', 'S', 'T' (stopped by a signal), 't' (by a debugger), 'Z', ...
   pid_t parent = 0;
+  Duration cpu{};                   // that its threads have used, in user and system mode
+  std::int64_t resident_bytes = 0;  // pages in memory, shared ones included
 
   bool is_stopped() const { return state == 'T' || state == 't'; }
 };

@@ -470,6 +470,7 @@ class Agent {
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
+            .ranks = [this] { return workers_.ranks(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .snapshots = [this] { return workers_.snapshots(); },
             .inspect_stacks =

@@ -50,6 +50,7 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   PlanOptions plan = plan_options(config_, attempt_directory_);
   plan.submission = submission_of(instance);
   pages_.reset();
+  rank_table_.clear();
   if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
     pages_ = std::move(*pages);
     plan.page_file = pages_->path();
@@ -126,6 +127,7 @@ Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result
 void NodeWorkers::let_go() {
   save_flights();
   workers_.clear();
+  rank_table_.clear();
   newly_ended_.clear();
   told_.clear();
 }
@@ -256,6 +258,18 @@ std::vector<WorkerView> NodeWorkers::views() const {
     if (pages_) views.back().step = pages_->step_of(worker->local_rank().value);
   }
   return views;
+}
+
+const std::vector<RankRow>& NodeWorkers::ranks() {
+  const TimePoint now = BootClock::now();
+  if (const std::vector<RankRow>* recent = rank_table_.recent(now)) return *recent;
+  std::vector<RankTable::Source> sources;
+  for (const auto& worker : workers_) {
+    sources.push_back({.worker = worker->view(),
+                       .page = pages_ ? &(*pages_)[worker->local_rank().value] : nullptr,
+                       .lives = worker->is_open()});
+  }
+  return rank_table_.sample(sources, now);
 }
 
 std::vector<std::optional<PageSample>> NodeWorkers::samples() const {

@@ -23,6 +23,7 @@
 
 #include "base/ids.h"
 #include "base/log.h"
+#include "launcher/agent/rank_table.h"
 #include "launcher/control/protocol.h"
 #include "launcher/flight/core/record.h"
 #include "launcher/flight/file.h"
@@ -94,6 +95,8 @@ class NodeWorkers {
   bool has_open(Rank rank) const;
   int count_open() const;
   std::vector<WorkerView> views() const;
+  // Returns what people are told about each rank. The sample is at most RankTable::kPause old.
+  const std::vector<RankRow>& ranks();
 
   // Return what the worker pages say. samples(): by local rank; nullopt for a worker that has
   // ended. snapshots(): of the workers that live. highest_step(): the highest step that any
@@ -126,6 +129,7 @@ class NodeWorkers {
   std::string attempt_directory_;     // of the log files; empty: no log files
   std::set<int> attempts_;            // that have had a log directory
   FlightFile flight_file_;
+  RankTable rank_table_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet

@@ -8,6 +8,7 @@
 #include "base/is_control.h"
 #include "rendezvous/http/status_page.h"
 #include "rendezvous/protocol/json_fields.h"
+#include "rendezvous/protocol/rank_json.h"
 
 namespace ddprun {
 namespace {
@@ -73,6 +74,18 @@ Json json_of(const NodeView& node, const Moment& now) {
   return json;
 }
 
+// Returns what is known about each rank of the node.
+Json ranks_of(const NodeView& node) {
+  RankPlace place{.host = node.host, .foremost_step = foremost_step(node.ranks)};
+  if (node.assignment) {
+    place.node = node.assignment->node_rank;
+    place.restarts = node.assignment->restart_count;
+  }
+  Json ranks = Json::array();
+  for (const RankRow& row : node.ranks) ranks.push_back(rank_json(row, place));
+  return ranks;
+}
+
 Json answer(Outcome outcome) {
   return {{"version", kControlSocketProtocol}, {"ok", outcome == Outcome::kDone}};
 }
@@ -126,6 +139,7 @@ std::string who_line(const NodeView& node, const Moment& now) {
 std::string status_line(const NodeView& node, const Moment& now, const Result<std::string>& page) {
   Json json = answer(Outcome::kDone);
   json["node"] = json_of(node, now);
+  json["node"]["ranks"] = ranks_of(node);
   if (!page) json["service_silent"] = page.error().message();
   std::string line = text_of(json);
   if (!page) return line;

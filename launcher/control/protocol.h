@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "rendezvous/protocol/core/control_message.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
+#include "rendezvous/protocol/core/rank_row.h"
 
 namespace ddprun {
 
@@ -56,6 +57,7 @@ struct NodeView {
   Duration grace{};
   std::string log_directory;  // empty: no log directory
   std::vector<WorkerView> workers;
+  std::vector<RankRow> ranks = {};  // only for status_line()
 };
 
 // Returns the answer to who_request_line().

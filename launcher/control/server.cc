@@ -96,11 +96,18 @@ void ControlServer::answered(const Answer& answer) {
   question.patience->cancel();
   const ControlSessionPtr& session = question.session;
   if (question.request.what == What::kStatus && answer.done) {
-    return session->answer(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
+    return session->answer(
+        status_line(view_with_ranks(), moment(), Result<std::string>(answer.page)));
   }
   session->say(outcome_line(answer.done ? Outcome::kDone : Outcome::kRefused, answer.text));
   if (question.request.what != What::kStop || !answer.done) return session->end();
   waiters_.push_back(session);
+}
+
+NodeView ControlServer::view_with_ranks() const {
+  NodeView view = node_.view();
+  view.ranks = node_.ranks();
+  return view;
 }
 
 // Answers a request without the service. Status and stop cover this node only; the rest is
@@ -108,7 +115,7 @@ void ControlServer::answered(const Answer& answer) {
 void ControlServer::without_service(const Question& question, const Error& why) {
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
-    case What::kStatus: return session->answer(status_line(node_.view(), moment(), why));
+    case What::kStatus: return session->answer(status_line(view_with_ranks(), moment(), why));
     case What::kStop:
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);

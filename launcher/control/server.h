@@ -31,6 +31,8 @@ namespace ddprun {
 // ControlledNode: the functions of the agent that the server calls.
 struct ControlledNode {
   std::function<NodeView()> view;
+  // Returns what is known about each rank of this node.
+  std::function<std::vector<RankRow>()> ranks;
   // Returns the flight records of this node's workers, or of the given rank only.
   std::function<std::vector<RankFlight>(std::optional<Rank>)> flights;
   // Returns what the pages of this node's living workers say about their calls.
@@ -90,6 +92,7 @@ class ControlServer {
   void take(const ControlSessionPtr& session, std::string_view line);
   void ask_service(const ControlSessionPtr& session, const UserRequest& request);
   void without_service(const Question& question, const Error& why);
+  NodeView view_with_ranks() const;
   void show_workers(const ControlSessionPtr& session, const UserRequest& request);
   void show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank);
   void show_stacks(const OutputReaderPtr& reader, std::optional<Rank> rank);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 
+#include "rendezvous/protocol/core/rank_row.h"
 #include "rendezvous/protocol/json_fields.h"
 
 namespace ddprun {
@@ -48,6 +49,21 @@ void fields(F& at, Of<F, WorkerEnd>& end) {
     if (!at.has("loss") && end.kind == EndKind::kNodeLost && end.message.starts_with(kSilentFor))
       end.loss = NodeLoss::kLeaseExpired;
   }
+}
+
+template <class F>
+void fields(F& at, Of<F, RankRow>& row) {
+  at.field("rank", row.rank, kCount);
+  at.field("local_rank", row.local_rank, kCount);
+  at.optional("pid", row.pid > 0, row.pid, kCount);
+  at.field("state", row.state, kMaxRankTextBytes);
+  at.optional("step", row.step, kStep);
+  at.optional("steps_per_second", row.steps_per_second);
+  at.optional("collective", !row.collective.empty(), row.collective, kMaxRankTextBytes);
+  at.optional("waiting_s", row.waiting_s);
+  at.optional("cpu_percent", row.cpu_percent);
+  at.optional("memory_bytes", row.memory_bytes, kFromZero);
+  at.optional("slow", !row.slow.empty(), row.slow, kMaxRankTextBytes);
 }
 
 template <class F>

@@ -45,6 +45,11 @@ TEST_F(ControlTest, StatusTellsWhatRunsWhere) {
   EXPECT_EQ(workers[1]["rank"], 1);
   EXPECT_EQ(workers[1]["state"], "running");
   EXPECT_EQ(kill(workers[1]["pid"].get<pid_t>(), 0), 0) << "it is the worker's process id";
+  const json& ranks = all["agents"][0]["ranks"];
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[1]["pid"], workers[1]["pid"]);
+  EXPECT_GT(ranks[1]["memory_bytes"], 10'000);
+  EXPECT_GE(ranks[1]["cpu_percent"], 0);
   EXPECT_EQ(run_ddprun({"status", std::to_string(job->pid())}).code, 0);
   let_go();
   EXPECT_EQ(job->wait(), 0);

@@ -68,6 +68,9 @@ TEST(ControlProtocol, AnswersAreOneLineEach) {
       .job = "a\nb", .host = "h\xff", .pid = 7, .program = "p", .generation = Generation(2)};
   node.workers.push_back(
       {.rank = Rank(3), .local_rank = LocalRank(1), .pid = 9, .state = "running", .step = 120});
+  node.assignment = Assignment{.node_rank = NodeRank(4), .restart_count = 1};
+  node.ranks = {{.rank = Rank(3), .state = "running", .step = 120},
+                {.rank = Rank(4), .state = "running", .step = 100}};
   const Moment now{};
   for (const std::string& line :
        {who_line(node, now), status_line(node, now, std::string("{\"jobs\":[\n{}\n]}\n")),
@@ -81,6 +84,12 @@ TEST(ControlProtocol, AnswersAreOneLineEach) {
   EXPECT_EQ(status["service"]["jobs"].size(), 1u);
   EXPECT_EQ(status["node"]["workers"][0]["rank"], 3);
   EXPECT_EQ(status["node"]["workers"][0]["step"], 120);
+  ASSERT_EQ(status["node"]["ranks"].size(), 2u);
+  EXPECT_EQ(status["node"]["ranks"][0]["lag"], 0);
+  EXPECT_EQ(status["node"]["ranks"][1]["lag"], 20);
+  EXPECT_EQ(status["node"]["ranks"][1]["node"], 4);
+  EXPECT_EQ(status["node"]["ranks"][1]["restarts"], 1);
+  EXPECT_FALSE(json::parse(who_line(node, now))["node"].contains("ranks"));
 }
 
 TEST(ControlProtocol, OutputThatIsNoUtf8ComesAsHex) {

@@ -1,0 +1,23 @@
+#include "rendezvous/protocol/rank_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/protocol/shared_fields.h"
+
+namespace ddprun {
+
+nlohmann::json rank_json(const RankRow& row, const RankPlace& place) {
+  nlohmann::json json(row);
+  json["host"] = place.host;
+  json["restarts"] = place.restarts;
+  if (place.node) json["node"] = place.node->value;
+  if (row.step && place.foremost_step) {
+    // Programs may report any number. The difference of two of them fits only if it is unsigned.
+    const auto lag =
+        static_cast<std::uint64_t>(*place.foremost_step) - static_cast<std::uint64_t>(*row.step);
+    json["lag"] = *row.step <= *place.foremost_step ? lag : 0;
+  }
+  return json;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,61 @@
+#include "rendezvous/protocol/rank_json.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace ddprun {
+namespace {
+
+using nlohmann::json;
+
+TEST(RankJson, ARankThatReportsNothingHasOnlyItsPlace) {
+  EXPECT_EQ(
+      rank_json({.rank = Rank(3), .local_rank = LocalRank(1), .state = "running"}, {.host = "n"}),
+      json({{"rank", 3}, {"local_rank", 1}, {"state", "running"}, {"host", "n"}, {"restarts", 0}}));
+}
+
+TEST(RankJson, HasEveryFieldThatIsKnown) {
+  const RankRow row{.rank = Rank(3),
+                    .local_rank = LocalRank(1),
+                    .pid = 4711,
+                    .state = "running",
+                    .step = 98,
+                    .steps_per_second = 12.5,
+                    .collective = "all_reduce 4711",
+                    .waiting_s = 0.25,
+                    .cpu_percent = 99.5,
+                    .memory_bytes = 1 << 30,
+                    .slow = "why"};
+  EXPECT_EQ(rank_json(row, {.host = "n", .node = NodeRank(2), .restarts = 1, .foremost_step = 100}),
+            json({{"rank", 3},
+                  {"local_rank", 1},
+                  {"pid", 4711},
+                  {"state", "running"},
+                  {"step", 98},
+                  {"steps_per_second", 12.5},
+                  {"lag", 2},
+                  {"collective", "all_reduce 4711"},
+                  {"waiting_s", 0.25},
+                  {"cpu_percent", 99.5},
+                  {"memory_bytes", 1 << 30},
+                  {"slow", "why"},
+                  {"host", "n"},
+                  {"node", 2},
+                  {"restarts", 1}}));
+}
+
+TEST(RankJson, StepsMayBeAnyNumbers) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  const RankRow row{.state = "running", .step = kLeast};
+  EXPECT_EQ(rank_json(row, {.foremost_step = kMost})["lag"],
+            std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(foremost_step({{.state = "", .step = kLeast}, {.state = ""}}), kLeast);
+  EXPECT_EQ(foremost_step({{.state = ""}}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ddprun
