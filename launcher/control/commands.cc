@@ -1,22 +1,20 @@
 #include "launcher/control/commands.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/fail.h"
-#include "base/parse_number.h"
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "launcher/control/client.h"
-#include "launcher/control/elected.h"
+#include "launcher/control/job_watch.h"
+#include "launcher/control/local_jobs.h"
 #include "launcher/control/logs.h"
 #include "launcher/control/options.h"
 #include "launcher/control/protocol.h"
@@ -36,158 +34,14 @@ namespace {
 using Json = nlohmann::json;
 using What = UserRequest::What;
 
-// An agent answers at once, except that it may wait up to 3 s for its service.
-constexpr Duration kWhoPatience = std::chrono::seconds(2);
-constexpr Duration kAnswerPatience = std::chrono::seconds(8);
 // Stacks come when the debuggers have ended.
 constexpr Duration kStacksPatience = WorkerInspector::kPatience + kAnswerPatience;
 // Time that ending a job may take beyond the grace: SIGKILL, the other nodes, the service.
 constexpr Duration kBeyondGrace = std::chrono::seconds(60);
 
-std::string who_asks() {
-  for (const char* name : {"USER", "LOGNAME"}) {
-    const char* user = std::getenv(name);
-    if (user && *user && why_no_name(user).empty()) return std::string(user) + " on " + host_name();
-  }
-  return "user " + std::to_string(getuid()) + " on " + host_name();
-}
-
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void notice(const std::string& text) { std::fprintf(stderr, "ddprun: %s\n", text.c_str()); }
 void print_json(const Json& json) { print(text_of(json) + "\n"); }
-
-// Prints the reason on one line of stderr. With --json, also prints an object to stdout.
-int end_refused(const ControlOptions& options, const std::string& why, ExitCode code,
-                Json more = Json::object()) {
-  if (options.json) {
-    more.update({{"ok", false}, {"error", why}});
-    print_json(more);
-  }
-  std::fprintf(stderr, "ddprun: error: %s\n", why.c_str());
-  return to_int(code);
-}
-
-Json parsed(const std::string& line) {
-  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json::object();
-}
-
-// --- jobs on this host ---------------------------------------------------------------------------
-
-// LocalAgent: a ddprun of this user on this host.
-struct LocalAgent {
-  ControlPlace place;
-  Json node;  // its own description; {"silent": why} if it does not answer
-};
-
-std::vector<LocalAgent> find_agents() {
-  const std::string who = who_request_line(who_asks());
-  std::vector<std::pair<ControlPlace, Result<ControlClient>>> asked;
-  for (const ControlPlace& place : find_control_sockets()) {
-    asked.emplace_back(place, ControlClient::ask(place, who));
-  }
-  const TimePoint deadline = BootClock::now() + kWhoPatience;
-  std::vector<LocalAgent> agents;
-  for (auto& [place, client] : asked) {
-    const bool is_gone = !client && client.error().kind == ErrorKind::kNotFound;
-    if (is_gone) continue;
-    Result<std::string> line = client ? client->line(deadline) : client.error();
-    // The agent ended after it had accepted the connection.
-    if (!line && line.error().kind == ErrorKind::kConnection && client) continue;
-    Json node = line ? parsed(*line).value("node", Json::object()) : Json::object();
-    if (!node.contains("pid")) {
-      const std::string name = place.path.substr(place.path.rfind('/') + 1);
-      node = {{"job", name.substr(0, name.rfind('.'))},
-              {"pid", place.pid},
-              {"silent", "does not answer"}};
-    }
-    agents.push_back({place, std::move(node)});
-  }
-  return agents;
-}
-
-// Returns a key of the agent's job. Agents of one job have the same id and endpoint.
-std::string job_of(const LocalAgent& agent) {
-  const std::string meets = agent.node.value("meets", "");
-  return agent.node.value("job", "") + "\n" +
-         (meets.empty() ? std::to_string(agent.place.pid) : meets);
-}
-
-bool is_meant(const LocalAgent& agent, const std::string& job) {
-  return job.empty() || agent.node.value("job", "") == job ||
-         parse_number<pid_t>(job) == agent.place.pid;
-}
-
-// Choice: the agents of the selected job. If none was selected, the exit code; the reason and a
-// list of the jobs were printed.
-struct Choice {
-  std::vector<LocalAgent> agents;
-  int exit_code = 0;
-};
-
-Choice choose(const ControlOptions& options) {
-  Choice choice;
-  const std::vector<LocalAgent> all = find_agents();
-  for (const LocalAgent& agent : all) {
-    if (is_meant(agent, options.job)) choice.agents.push_back(agent);
-  }
-  Json nodes = Json::array();
-  for (const LocalAgent& agent : all) nodes.push_back(agent.node);
-  const std::string here = "of user " + std::to_string(geteuid()) + " runs on this host";
-  if (choice.agents.empty()) {
-    const std::string what = options.job.empty() ? "no job " : "no job '" + options.job + "' ";
-    choice.exit_code = end_refused(options, what + here, ExitCode::kNoJob, {{"agents", nodes}});
-  } else {
-    const std::string first = job_of(choice.agents.front());
-    for (const LocalAgent& agent : choice.agents) {
-      if (job_of(agent) == first) continue;
-      choice.exit_code = end_refused(
-          options,
-          options.job.empty()
-              ? "several jobs run here: give the id or process id of one"
-              : "several jobs have the id '" + options.job + "': give the process id of one",
-          ExitCode::kUsage, {{"agents", nodes}});
-      break;
-    }
-  }
-  if (choice.exit_code == 0 || all.empty()) return choice;
-  std::fputs(list_text(nodes.get<std::vector<Json>>()).c_str(), stderr);
-  return choice;
-}
-
-// --- asking one agent ----------------------------------------------------------------------------
-
-struct Asked {
-  ControlClient client;
-  Json answer;
-};
-
-Result<Asked> ask(const LocalAgent& agent, const UserRequest& request) {
-  Result<ControlClient> client = ControlClient::ask(agent.place, request_line(request));
-  if (!client) return client.error();
-  Result<std::string> line = client->line(BootClock::now() + kAnswerPatience);
-  if (!line) return line.error();
-  Json answer = parsed(*line);
-  if (!answer.contains("ok")) {
-    return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "ask " + agent.place.path,
-                 .cause = "the answer is from another version of ddprun"};
-  }
-  return Asked{std::move(*client), std::move(answer)};
-}
-
-ExitCode code_of(const Error& error) {
-  return error.kind == ErrorKind::kNotFound ? ExitCode::kNoJob : ExitCode::kNoAnswer;
-}
-
-ExitCode code_of_call(const Error& error) {
-  switch (error.kind) {
-    case ErrorKind::kStopped:
-    case ErrorKind::kUnsupported: return ExitCode::kRefused;
-    case ErrorKind::kNotFound: return ExitCode::kAddress;
-    default: return ExitCode::kNoAnswer;
-  }
-}
 
 // --- asking a service ----------------------------------------------------------------------------
 
@@ -286,31 +140,11 @@ int end_stacks(const ControlOptions& options, const StackShow& stacks, const std
   return to_int(ExitCode::kNoAnswer);
 }
 
-int ask_service(ControlOptions options) {
-  options.service.rdzv_id = options.job;
-  Result<AgentConfig> config = plan_call(options.service);
-  if (!config)
-    return end_refused(options, config.error().message(),
-                       usage_or(ExitCode::kFiles, config.error()));
-  ServiceCall call;
-  call.address = config->rendezvous.endpoint;
-  call.others = config->rendezvous.other_services;
-  if (const EtcdPlace& etcd = config->rendezvous.etcd; !etcd.members.empty()) {
-    call.find_leader = [&config] {
-      return find_elected(config->rendezvous.etcd, config->etcd_tls);
-    };
-    const Result<HostPort> leader = call.find_leader();
-    if (!leader) {
-      const bool is_gone = leader.error().kind == ErrorKind::kStopped;
-      return end_refused(options, leader.error().message(),
-                         is_gone ? ExitCode::kNoJob : code_of_call(leader.error()));
-    }
-    call.address = *leader;
-  }
-  call.key = config->keys.key_of(options.job).value_or(Secret());
-  call.munge = config->munge.munge;
-  call.demands_proof = config->options.require_auth;
-  call.tls = config->tls;
+int ask_service(const ControlOptions& options) {
+  Result<ServiceCall> planned = plan_service_call(options);
+  if (!planned)
+    return end_refused(options, planned.error().message(), code_of_no_call(planned.error()));
+  ServiceCall& call = *planned;
   call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
   LogPrinter printer({.json = options.json, .rank = options.rank});
   FlightShow flights(show_options(options));
@@ -352,7 +186,7 @@ int ask_service(ControlOptions options) {
   }
   const Answer& answer = reply->answer;
   if (options.what == What::kStatus && answer.done) {
-    const Json page = parsed(answer.page);
+    const Json page = parsed_object(answer.page);
     const bool is_there = options.job.empty() || !page.value("jobs", Json::array()).empty();
     if (is_there) return show_page(options, page);
   }
@@ -371,25 +205,9 @@ int ask_service(ControlOptions options) {
 // --- commands ------------------------------------------------------------------------------------
 
 int status_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
-  Json picture{{"agents", Json::array()}};
-  for (const LocalAgent& agent : agents) {
-    const Result<Asked> asked = ask(agent, options);
-    if (!asked) {
-      if (agents.size() > 1) continue;
-      return end_refused(options, asked.error().message(), code_of(asked.error()));
-    }
-    picture["agents"].push_back(asked->answer.value("node", Json::object()));
-    const Json jobs = asked->answer.value("service", Json::object()).value("jobs", Json::array());
-    if (!jobs.empty()) {
-      picture["job"] = jobs.at(0);
-    } else if (asked->answer.contains("service_silent")) {
-      picture["service_silent"] = asked->answer["service_silent"];
-    }
-  }
-  if (picture["agents"].empty()) {
-    return end_refused(options, "no ddprun of the job answers", ExitCode::kNoAnswer);
-  }
-  return show(options, picture, status_text);
+  const JobPicture picture = picture_of(agents, options);
+  if (!picture.trouble.empty()) return end_refused(options, picture.trouble, picture.code);
+  return show(options, picture.json, status_text);
 }
 
 // Waits until the process has ended. Returns false at the deadline.
@@ -407,7 +225,7 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
   Json outcome{{"ok", true}, {"text", asked.answer.value("text", "")}};
   const Result<std::string> last = asked.client.line(deadline);
   if (last) {
-    const Json ended = parsed(*last);
+    const Json ended = parsed_object(*last);
     outcome["ended"] = true;
     outcome["exit_code"] = ended.value("exit_code", 0);
     outcome["outcome"] = ended.value("text", "");
@@ -538,27 +356,28 @@ int flight_of_processes(const ControlOptions& options) {
 
 }  // namespace
 
-int run_control(UserRequest::What what, const std::vector<std::string>& arguments) {
-  Result<ControlOptions> options = parse_control_options(what, arguments);
+int run_control(std::string_view command, const std::vector<std::string>& arguments) {
+  Result<ControlOptions> options = parse_control_options(command, arguments);
   if (!options) {
     ControlOptions refused;
     refused.json = std::ranges::count(arguments, "--json") > 0;
     return end_refused(refused, options.error().message(), ExitCode::kUsage);
   }
   if (options->wants_help) {
-    print(control_help(what));
+    print(control_help(command));
     return 0;
   }
   options->by = who_asks();
   if (!options->files.empty()) return flight_of_files(*options);
   if (!options->processes.empty()) return flight_of_processes(*options);
-  if (!options->service.rdzv_endpoint.empty()) return ask_service(std::move(*options));
+  if (!options->service.rdzv_endpoint.empty()) return ask_service(*options);
   const Choice choice = choose(*options);
   if (choice.exit_code != 0) return choice.exit_code;
-  if (options->what == What::kStatus) return status_here(*options, choice.agents);
-  if (options->what == What::kFlight) return flight_here(*options, choice.agents);
-  if (options->what == What::kStacks) return stacks_here(*options, choice.agents);
-  if (options->what == What::kLogs) return logs_here(*options, choice.agents);
+  const What what = options->what;
+  if (what == What::kStatus) return status_here(*options, choice.agents);
+  if (what == What::kFlight) return flight_here(*options, choice.agents);
+  if (what == What::kStacks) return stacks_here(*options, choice.agents);
+  if (what == What::kLogs) return logs_here(*options, choice.agents);
   return order_here(*options, choice.agents);
 }
 

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
-
-#include "rendezvous/protocol/core/user_request.h"
 
 namespace ddprun {
 
-// Runs the command whose name is that of `what`, on the main thread, and returns the exit code;
-// see RunCommand.
-int run_control(UserRequest::What what, const std::vector<std::string>& arguments);
+// Runs the command, whose name is that of a request, on the main thread. Returns the exit code; see
+// RunCommand.
+int run_control(std::string_view command, const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

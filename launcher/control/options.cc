@@ -26,7 +26,7 @@ struct Option {
   std::string name;
   std::string placeholder;  // empty: takes no value
   std::string help;
-  std::vector<What> commands;  // empty: all commands
+  std::vector<std::string_view> commands;  // empty: all commands
   Setter set;
   std::string short_name = {};
 };
@@ -37,11 +37,11 @@ constexpr std::array<std::string_view, 9> kServiceOptions{
     "rdzv-endpoint", "rdzv-backend", "rdzv-conf",   "rdzv-key-file", "munge-socket",
     "rdzv-tls-cert", "rdzv-tls-key", "rdzv-tls-ca", "require-auth"};
 
-template <class... Whats>
-std::vector<What> only(Whats... commands) {
+template <class... Names>
+std::vector<std::string_view> only(Names... commands) {
   return {commands...};
 }
-const std::vector<What> kAll;
+const std::vector<std::string_view> kAll;
 
 Setter flag(bool ControlOptions::*member) {
   return setter(member, [](const std::string&) -> Result<bool> { return true; });
@@ -87,37 +87,40 @@ Result<std::string> parse_trace_name(const std::string& text) {
 std::vector<Option> own_options() {
   return {
       {"json", "", "print JSON", kAll, flag(&ControlOptions::json)},
-      {"rank", "N", "only this rank",
-       only(What::kLogs, What::kSignal, What::kFlight, What::kStacks),
+      {"rank", "N", "only this rank", only("logs", "signal", "flight", "stacks"),
        setter(&ControlOptions::rank, parse_rank)},
-      {"last", "N", "the last N calls of each rank (default: 10; with --json all)",
-       only(What::kFlight), number(&ControlOptions::last, static_cast<int>(kFlightRecords))},
-      {"follow", "", "continue with new output until the job ends", only(What::kLogs),
+      {"last", "N", "the last N calls of each rank (default: 10; with --json all)", only("flight"),
+       number(&ControlOptions::last, static_cast<int>(kFlightRecords))},
+      {"follow", "", "continue with new output until the job ends", only("logs"),
        flag(&ControlOptions::follow), "f"},
       {"lines", "N",
        "the last N lines of each stream (default: " + std::to_string(kDefaultLogLines) + ")",
-       only(What::kLogs), number(&ControlOptions::lines, kMaxLogLines), "n"},
-      {"now", "", "kill the workers at once, without --shutdown-grace", only(What::kStop),
+       only("logs"), number(&ControlOptions::lines, kMaxLogLines), "n"},
+      {"now", "", "kill the workers at once, without --shutdown-grace", only("stop"),
        flag(&ControlOptions::at_once)},
-      {"compare", "", "show only where ranks differ, and what is in progress", only(What::kFlight),
+      {"compare", "", "show only where ranks differ, and what is in progress", only("flight"),
        flag(&ControlOptions::only_compares)},
       {"chrome-trace", "FILE", "write a trace for ui.perfetto.dev or chrome://tracing instead",
-       only(What::kFlight), setter(&ControlOptions::trace_file, text_as_given)},
-      {"output", "FILE", "the file to write: .json, or .json.gz (compressed)", only(kTrace),
-       setter(&ControlOptions::trace_file, parse_trace_name), "o"},
+       only("flight"), setter(&ControlOptions::trace_file, text_as_given)},
+       {"output", "FILE", "the file to write: .json, or .json.gz (compressed)", only("trace"),
+        setter(&ControlOptions::trace_file, parse_trace_name), "o"},
       {"pid", "PID,...", "read ranks that run without ddprun, in these processes of this host",
-       only(What::kFlight), set_processes},
+       only("flight"), set_processes},
       {"timeout", "SECONDS",
-       "how long to wait for the end (default: --shutdown-grace and a minute)", only(What::kStop),
+       "how long to wait for the end (default: --shutdown-grace and a minute)", only("stop"),
        setter(&ControlOptions::timeout, parse_seconds)},
+      {"once", "", "print a table once, also on a terminal", only("top"),
+       flag(&ControlOptions::once)},
       {"help", "", "this text", kAll, flag(&ControlOptions::wants_help), "h"},
   };
 }
 
-std::vector<Option> options_of(What what) {
+std::vector<Option> options_of(std::string_view command) {
   std::vector<Option> all = own_options();
-  std::erase_if(all, [what](const Option& one) {
-    return !one.commands.empty() && std::ranges::count(one.commands, what) == 0;
+  std::erase_if(all, [command](const Option& one) {
+    const bool is_shown = command == "top";  // for people, not as JSON
+    return (is_shown && one.name == "json") ||
+           (!one.commands.empty() && std::ranges::count(one.commands, command) == 0);
   });
   for (const std::string_view name : kServiceOptions) {
     const OptionSpec* spec = find_option("--" + std::string(name));
@@ -135,10 +138,11 @@ std::vector<Option> options_of(What what) {
   return all;
 }
 
-Error unknown_option(What what, const std::vector<Option>& options, const std::string& given) {
+Error unknown_option(std::string_view command, const std::vector<Option>& options,
+                     const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options) names.push_back(one.name);
-  const std::string help = concat("; ddprun ", command_name(what), " --help lists them");
+  const std::string help = concat("; ddprun ", command, " --help lists them");
   return invalid_argument("unknown option " + given +
                           guess_at_option(with_dashes(given), names, help));
 }
@@ -148,8 +152,8 @@ bool names_file(const std::string& word) {
   return word.find('/') != std::string::npos || word.ends_with(".json");
 }
 
-Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
-  const std::string command(command_name(options.is_trace ? kTrace : options.what));
+Result<void> take_words(std::string_view command, ControlOptions& options,
+                        std::vector<std::string> words) {
   if (options.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
@@ -171,8 +175,8 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
     return {};
   }
   if (words.size() > 1) {
-    return invalid_argument("'ddprun " + command + "' takes one job, not '" + words[0] + "' and '" +
-                            words[1] + "'");
+    return invalid_argument(
+        concat("'ddprun ", command, "' takes one job, not '", words[0], "' and '", words[1], "'"));
   }
   if (!words.empty()) options.job = words.front();
   return {};
@@ -180,11 +184,14 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
 
 }  // namespace
 
-Result<ControlOptions> parse_control_options(What what, const std::vector<std::string>& arguments) {
-  const std::vector<Option> known = options_of(what);
+Result<ControlOptions> parse_control_options(std::string_view command,
+                                             const std::vector<std::string>& arguments) {
+  const std::vector<Option> known = options_of(command);
   ControlOptions options;
-  options.is_trace = what == kTrace;
-  options.what = options.is_trace ? What::kFlight : what;
+  options.is_trace = command == "trace";
+  options.what = options.is_trace
+                     ? What::kFlight
+                     : parse_enum(kUserRequestWords, command).value_or(What::kStatus);
   std::vector<std::string> words;
   bool only_words = false;
   std::string of_service;  // the last option given that says how to ask a service
@@ -201,7 +208,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     const std::size_t equals = given.starts_with("--") ? given.find('=') : std::string::npos;
     const std::string name = given.substr(0, equals);
     const Option* option = find_written(known, name);
-    if (!option) return unknown_option(what, known, name);
+    if (!option) return unknown_option(command, known, name);
     std::string text;
     if (option->placeholder.empty()) {
       if (equals != std::string::npos) return invalid_argument("takes no value").within(name);
@@ -220,7 +227,10 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     if (Result<void> set = option->set(options, text); !set) {
       return std::move(set).error().within(name);
     }
-    if (std::ranges::count(kServiceOptions, option->name) > 0) of_service = name;
+    if (std::ranges::count(kServiceOptions, option->name) > 0) {
+      of_service = name;
+      options.service_arguments.push_back(option->placeholder.empty() ? name : name + "=" + text);
+    }
   }
   if (options.wants_help) return options;
   const bool asks_service = !options.service.rdzv_endpoint.empty();
@@ -233,7 +243,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
                          "expected etcd or etcd-v2; other services need only --rdzv-endpoint")
         .within("--rdzv-backend");
   }
-  if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
+  if (const Result<void> taken = take_words(command, options, std::move(words)); !taken) {
     return taken.error();
   }
   if (asks_service && !options.files.empty()) {
@@ -252,30 +262,32 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   if (options.is_trace && options.trace_file.empty()) {
     return invalid_argument("'ddprun trace' needs -o FILE, such as trace.json.gz");
   }
-  if (asks_service && options.job.empty() && what != What::kStatus) {
+  if (asks_service && options.job.empty() && options.what != What::kStatus) {
     return invalid_argument("give the id of a job: the service may have several")
         .within("--rdzv-endpoint");
   }
   return options;
 }
 
-std::string control_usage(What what) {
-  std::string text = what == What::kSignal ? "SIGNAL " : "";
-  for (const Option& one : options_of(what)) {
+std::string control_usage(std::string_view command) {
+  std::string text = command == "signal" ? "SIGNAL " : "";
+  for (const Option& one : options_of(command)) {
     if (one.commands.empty()) continue;
     text += "[" + (one.short_name.empty() ? "--" + one.name : "-" + one.short_name) +
             (one.placeholder.empty() ? "" : " " + one.placeholder) + "] ";
   }
-  const bool takes_files = what == What::kFlight || what == kTrace;
+  const bool takes_files = command == "flight" || command == "trace";
   return text + (takes_files ? "[JOB | FILE...]" : "[JOB]");
 }
 
-std::string control_help(What what) {
+std::string control_help(std::string_view command) {
   constexpr std::size_t kColumn = 28;
-  std::string text = "ddprun " + std::string(command_name(what)) + " " + control_usage(what) +
-                     "\n\nJOB: the job's id, or the process id of its ddprun (default: the only "
-                     "job of this\nuser on this host). See docs/how-to/control.md.\n\n";
-  for (const Option& one : options_of(what)) {
+  std::string text =
+      concat("ddprun ", command, " ", control_usage(command),
+             "\n\nJOB: the job's id, or the process id of its ddprun (default: the only job of "
+             "this\nuser on this host). See docs/how-to/",
+             command == "top" ? "see-your-job" : "control", ".md.\n\n");
+  for (const Option& one : options_of(command)) {
     std::string line = "  ";
     if (!one.short_name.empty()) line += "-" + one.short_name + ", ";
     line += "--" + one.name + (one.placeholder.empty() ? "" : " " + one.placeholder);

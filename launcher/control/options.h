@@ -1,11 +1,13 @@
-// Parses the command lines of `ddprun status`, `logs`, `stop`, `restart`, `signal`, `flight` and
-// `trace`. Pure functions of their arguments; any thread.
+// Parses the command lines of the commands for a running job: `ddprun status`, `top`, `logs` and so
+// on. A command's name is that of its request; `top` makes requests for the status, and `trace` for the
+// flight records. Pure functions of their arguments; any thread.
 #pragma once
 
 #include <sys/types.h>
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -13,10 +15,6 @@
 #include "rendezvous/protocol/core/user_request.h"
 
 namespace ddprun {
-
-// The command `trace`. It is no request of its own: it asks for kFlight and kStatus, which is what
-// parse_control_options() returns for it.
-inline constexpr auto kTrace = static_cast<UserRequest::What>(-1);
 
 // The job of the request is a job's id or the process id of a ddprun; empty: the only job.
 struct ControlOptions : UserRequest {
@@ -32,17 +30,18 @@ struct ControlOptions : UserRequest {
   bool only_compares = false;
   std::string trace_file;  // empty: none
   bool is_trace = false;   // the command is `trace`
+  bool once = false;       // of top
   LaunchOptions service;   // how to reach the service; used if --rdzv-endpoint is not empty
+  std::vector<std::string> service_arguments;  // the options that were set in `service`
 };
 
-// Parses the arguments of the command `what`. The error is kInvalidArgument and names the
-// option.
-Result<ControlOptions> parse_control_options(UserRequest::What what,
+// Parses the arguments of the command. The error is kInvalidArgument and names the option.
+Result<ControlOptions> parse_control_options(std::string_view command,
                                              const std::vector<std::string>& arguments);
 
 // Returns the text after "ddprun <command> " in the list of commands.
-std::string control_usage(UserRequest::What what);
+std::string control_usage(std::string_view command);
 // Returns the text of `ddprun <command> --help`.
-std::string control_help(UserRequest::What what);
+std::string control_help(std::string_view command);
 
 }  // namespace ddprun

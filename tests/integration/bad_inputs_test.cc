@@ -412,7 +412,6 @@ ddprun --shutdown-timeout=1 --shutdown-grace=1 true
 ddprun --print-completion=bash true
 ddprun list
 ddprun ps
-ddprun top
 ddprun ls -l
 ddprun --rdzv-conf=join_timeout=soon true
 ddprun --local-addr=10.1.0.0/99 true
@@ -650,7 +649,7 @@ ddprun --rdzv-backend=etcd --rdzv-endpoint=$FOREIGN $CONF true
 ddprun --rdzv-backend=etcd --rdzv-endpoint=$EXPIRED $CONF,protocol=https,cacert=ours.ca true
 )");
     end(*expired);
-    section("ddprun status, logs, stop, restart, signal and flight", R"(
+    section("ddprun status, top, logs, stop, restart, signal and flight", R"(
 ddprun status no-such-job
 ddprun status one two
 ddprun status --jsn
@@ -670,6 +669,13 @@ ddprun status --rdzv-endpoint=$PLAIN no-such-job
 ddprun status --rdzv-endpoint=$KEYED no-such-job
 ddprun status --rdzv-endpoint=$TLS no-such-job
 ddprun status --rdzv-key-file=key
+ddprun top no-such-job
+ddprun top one two
+ddprun top --json
+ddprun top --once=1
+ddprun top --rdzv-endpoint=127.0.0.1:1
+ddprun top --rdzv-endpoint=$PLAIN
+ddprun top --rdzv-endpoint=$KEYED no-such-job
 ddprun logs no-such-job
 ddprun logs --rank=x
 ddprun logs -n -1

@@ -9,6 +9,8 @@ std::span<const CommandName> command_names() {
   static constexpr std::array kTable = std::to_array<CommandName>({
       {"status", "[JOB]",
        "show the state of a running job: nodes, workers, generation, failures so far"},
+      {"top", "[--once] [JOB]",
+       "show its ranks live in the terminal: who is slow, behind, stopped or waited for"},
       {"logs", "[-f] [-n N] [--rank N] [JOB]", "show the last output of its workers on this host"},
       {"stop", "[--now] [--timeout S] [JOB]", "end it on all nodes, and wait until it has ended"},
       {"restart", "[JOB]", "start all its workers again; uses no restart"},
@@ -31,7 +33,7 @@ std::span<const CommandName> command_names() {
 }
 
 std::string_view meant_command(std::string_view word) {
-  constexpr std::array<std::string_view, 4> kOfStatus{"list", "ps", "top", "ls"};
+  constexpr std::array<std::string_view, 3> kOfStatus{"list", "ps", "ls"};
   return std::ranges::count(kOfStatus, word) > 0 ? "status" : "";
 }
 

@@ -21,6 +21,7 @@ TEST(CommandNames, WordsOfOtherToolsMeanStatus) {
   EXPECT_EQ(meant_command("ps"), "status");
   EXPECT_EQ(meant_command("ls"), "status");
   EXPECT_EQ(meant_command("status"), "");
+  EXPECT_EQ(meant_command("top"), "") << "a command of its own";
   EXPECT_EQ(meant_command("train"), "");
 }
 

@@ -1,0 +1,32 @@
+// JobView: what `ddprun top` shows of a job. A value type; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddprun {
+
+// TopRow: a rank. Fields that are not known have no value or are empty. Texts may be of workers,
+// and hold any bytes.
+struct TopRow {
+  std::int64_t rank = 0;
+  std::optional<std::int64_t> node, local_rank, pid, step, lag, memory_bytes, gpu_memory_bytes,
+      restarts;
+  std::optional<double> steps_per_second, waiting_s, cpu_percent, gpu_percent;
+  std::string host, state, collective, slow;
+};
+
+struct JobView {
+  std::string id;
+  std::string phase;
+  std::optional<std::int64_t> generation, step, restarts_used, max_restarts;
+  std::optional<double> steps_per_second;
+  std::string goodput;       // a sentence
+  std::string last_failure;  // why the last restart was needed
+  std::string outcome;       // how the job has ended; empty: it has not
+  std::vector<TopRow> ranks;
+};
+
+}  // namespace ddprun

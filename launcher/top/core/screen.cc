@@ -1,0 +1,235 @@
+#include "launcher/top/core/screen.h"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+#include <utility>
+
+#include "base/concat.h"
+#include "base/counted.h"
+#include "base/printed.h"
+#include "launcher/top/core/printable_text.h"
+
+namespace ddprun {
+namespace {
+
+using Kind = Key::Kind;
+using Style = TopLine::Style;
+
+constexpr std::size_t kMostFilterBytes = 64;
+constexpr std::size_t kNoLimit = 100'000;  // columns of an output that is no terminal
+
+std::string lower(std::string_view text) {
+  std::string lowered(text);
+  std::ranges::transform(lowered, lowered.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lowered;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(lower(text));
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// Returns whether each word is in some cell.
+bool has_words(const Cells& cells, const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& cell : cells) all += lower(cell) + "\n";
+  return std::ranges::all_of(
+      words, [&](const std::string& word) { return all.find(word) != std::string::npos; });
+}
+
+std::string number_text(const std::optional<std::int64_t>& number) {
+  return std::to_string(number.value_or(0));
+}
+
+}  // namespace
+
+void TopScreen::show(JobView view) {
+  view_ = std::move(view);
+  cells_.clear();
+  for (const TopRow& row : view_.ranks) cells_.push_back(cells_of(row));
+  arrange();
+}
+
+// Sorts and filters the ranks, and finds the selected one.
+void TopScreen::arrange() {
+  const std::vector<std::string> words = words_of(filter_);
+  order_.clear();
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
+    if (words.empty() || has_words(cells_[i], words)) order_.push_back(i);
+  }
+  std::ranges::sort(order_, [&](std::size_t left, std::size_t right) {
+    const TopRow& a = view_.ranks[left];
+    const TopRow& b = view_.ranks[right];
+    const int order = sort_ ? compared(a, b, *sort_) : compared_by_trouble(a, b);
+    if (order != 0) return is_reversed_ ? order > 0 : order < 0;
+    return a.rank < b.rank;
+  });
+  const auto pinned = std::ranges::find_if(
+      order_, [&](std::size_t i) { return pinned_ && view_.ranks[i].rank == *pinned_; });
+  if (pinned != order_.end()) cursor_ = static_cast<std::size_t>(pinned - order_.begin());
+  cursor_ = std::min(cursor_, std::max<std::size_t>(order_.size(), 1) - 1);
+}
+
+TopScreen::Action TopScreen::press(const Key& key) {
+  if (is_typing_) {
+    type(key);
+    return Action::kNone;
+  }
+  const auto page = static_cast<std::ptrdiff_t>(page_);
+  const auto all = static_cast<std::ptrdiff_t>(order_.size());
+  switch (key.kind) {
+    case Kind::kUp: move(-1); return Action::kNone;
+    case Kind::kDown: move(1); return Action::kNone;
+    case Kind::kPageUp: move(-page); return Action::kNone;
+    case Kind::kPageDown: move(page); return Action::kNone;
+    case Kind::kHome: move(-all); return Action::kNone;
+    case Kind::kEnd: move(all); return Action::kNone;
+    case Kind::kEscape:
+      filter_.clear();
+      arrange();
+      return Action::kNone;
+    case Kind::kText: break;
+    default: return Action::kNone;
+  }
+  const auto of_rank = [&](Action action) { return order_.empty() ? Action::kNone : action; };
+  switch (key.text) {
+    case 'q': return Action::kQuit;
+    case 'k': move(-1); return Action::kNone;
+    case 'j': move(1); return Action::kNone;
+    case 'g': move(-all); return Action::kNone;
+    case 'G': move(all); return Action::kNone;
+    case 's': next_sort(); return Action::kNone;
+    case 'r':
+      is_reversed_ = !is_reversed_;
+      arrange();
+      return Action::kNone;
+    case '/': is_typing_ = true; return Action::kNone;
+    case 'l': return of_rank(Action::kLogs);
+    case 't': return of_rank(Action::kStacks);
+    case 'f': return of_rank(Action::kFlight);
+    default: return Action::kNone;
+  }
+}
+
+void TopScreen::type(const Key& key) {
+  switch (key.kind) {
+    case Kind::kEnter: is_typing_ = false; return;
+    case Kind::kEscape:
+      is_typing_ = false;
+      filter_.clear();
+      break;
+    case Kind::kBackspace:
+      // Removes a character, which may have several bytes.
+      while (!filter_.empty() && (static_cast<unsigned char>(filter_.back()) & 0xC0) == 0x80) {
+        filter_.pop_back();
+      }
+      if (!filter_.empty()) filter_.pop_back();
+      break;
+    case Kind::kText:
+      if (filter_.size() < kMostFilterBytes) filter_ += key.text;
+      break;
+    default: return;
+  }
+  arrange();
+}
+
+void TopScreen::move(std::ptrdiff_t rows) {
+  if (order_.empty()) return;
+  const auto last = static_cast<std::ptrdiff_t>(order_.size()) - 1;
+  cursor_ = static_cast<std::size_t>(
+      std::clamp<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(cursor_) + rows, 0, last));
+  pinned_ = view_.ranks[order_[cursor_]].rank;
+}
+
+// Sorts by the next column that has a value: after trouble by the first one, after the last one by
+// trouble.
+void TopScreen::next_sort() {
+  is_reversed_ = false;
+  const std::vector<Column> columns = place_columns(cells_, kNoLimit);
+  const auto next = std::ranges::find_if(
+      columns, [&](const Column& column) { return !sort_ || column.column > *sort_; });
+  sort_ = next == columns.end() ? std::nullopt : std::optional(next->column);
+  arrange();
+}
+
+std::optional<std::int64_t> TopScreen::selected() const {
+  return order_.empty() ? std::nullopt : std::optional(view_.ranks[order_[cursor_]].rank);
+}
+
+// Returns the lines about the job.
+std::vector<std::string> TopScreen::head() const {
+  std::string first = concat("job '", view_.id, "': ", view_.phase);
+  if (view_.generation) first += ", generation " + number_text(view_.generation);
+  if (view_.step) first += " | step " + number_text(view_.step);
+  if (view_.steps_per_second) first += ", " + printed("%.1f steps/s", *view_.steps_per_second);
+  if (view_.restarts_used) {
+    first += " | restarts: " + number_text(view_.restarts_used);
+    if (view_.max_restarts) first += " of " + number_text(view_.max_restarts) + " used";
+  }
+  std::vector<std::string> lines{first};
+  if (!view_.goodput.empty()) lines.push_back(view_.goodput);
+  if (!view_.last_failure.empty()) lines.push_back("last failure: " + view_.last_failure);
+  if (!view_.outcome.empty()) lines.push_back(view_.outcome);
+  if (!note_.empty()) lines.push_back(note_);
+  for (std::string& line : lines) line = printable_text(line);
+  return lines;
+}
+
+std::string TopScreen::order_text() const {
+  std::string text = counted(cells_.size(), "rank");
+  if (order_.size() != cells_.size()) text = std::to_string(order_.size()) + " of " + text;
+  text += concat(" by ", sort_ ? lower(column_name(*sort_)) : "trouble");
+  if (is_reversed_) text += ", reversed";
+  if (!filter_.empty()) text += " | filter: " + printable_text(filter_);
+  return text;
+}
+
+std::string TopScreen::keys_text() const {
+  if (is_typing_) return "/" + printable_text(filter_) + "_  (Enter: done, Esc: all ranks)";
+  return "q quit  s sort  r reverse  / filter  l logs  t stacks  f flight";
+}
+
+std::vector<TopLine> TopScreen::lines(ScreenSize size) {
+  const auto width = static_cast<std::size_t>(std::max(size.columns, 1));
+  const auto height = static_cast<std::size_t>(std::max(size.rows, 1));
+  std::vector<TopLine> lines;
+  for (std::string& line : head()) lines.push_back({std::move(line), Style::kPlain});
+  lines.front().style = Style::kBold;
+  lines.push_back({order_text()});
+  const std::vector<Column> columns = place_columns(cells_, width);
+  lines.push_back({header_of(columns), Style::kReverse});
+  // One row is for the keys.
+  page_ = height > lines.size() + 1 ? height - lines.size() - 1 : 1;
+  if (cursor_ < first_) first_ = cursor_;
+  if (cursor_ >= first_ + page_) first_ = cursor_ + 1 - page_;
+  first_ = std::min(first_, order_.size() - std::min(order_.size(), page_));
+  for (std::size_t i = first_; i < std::min(order_.size(), first_ + page_); ++i) {
+    const Style style = i == cursor_                            ? Style::kReverse
+                        : is_in_trouble(view_.ranks[order_[i]]) ? Style::kBold
+                                                                : Style::kPlain;
+    lines.push_back({line_of(cells_[order_[i]], columns), style});
+  }
+  lines.resize(height - 1);
+  lines.push_back({keys_text()});
+  for (TopLine& line : lines) {
+    line.text = cut_to(line.text, width);
+    // A reversed row reaches over the whole width.
+    if (line.style == Style::kReverse) line.text.append(width - width_of(line.text), ' ');
+  }
+  return lines;
+}
+
+std::string TopScreen::text() const {
+  const std::vector<Column> columns = place_columns(cells_, kNoLimit);
+  std::string text;
+  for (const std::string& line : head()) text += line + "\n";
+  text += header_of(columns) + "\n";
+  for (const std::size_t i : order_) text += line_of(cells_[i], columns) + "\n";
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,83 @@
+#include "launcher/top/picture.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/concat.h"
+#include "launcher/control/json_fields.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+TopRow row_of(const Json& json) {
+  TopRow row;
+  row.rank = integer_field(json, "rank").value_or(0);
+  row.node = integer_field(json, "node");
+  row.local_rank = integer_field(json, "local_rank");
+  row.pid = integer_field(json, "pid");
+  row.step = integer_field(json, "step");
+  row.lag = integer_field(json, "lag");
+  row.memory_bytes = integer_field(json, "memory_bytes");
+  row.gpu_memory_bytes = integer_field(json, "gpu_memory_bytes");
+  row.restarts = integer_field(json, "restarts");
+  row.steps_per_second = number_field(json, "steps_per_second");
+  row.waiting_s = number_field(json, "waiting_s");
+  row.cpu_percent = number_field(json, "cpu_percent");
+  row.gpu_percent = number_field(json, "gpu_percent");
+  row.host = text_field(json, "host");
+  row.state = text_field(json, "state");
+  row.collective = text_field(json, "collective");
+  row.slow = text_field(json, "slow");
+  return row;
+}
+
+}  // namespace
+
+JobView view_of(const Json& picture) {
+  const Json& job = object_field(picture, "job");
+  const Json& agents = list_field(picture, "agents");
+  JobView view;
+  if (!job.empty()) {
+    view.id = text_field(job, "id");
+    view.phase = text_field(job, "phase");
+    view.generation = integer_field(job, "generation");
+    view.restarts_used = integer_field(job, "restarts_used");
+    view.max_restarts = integer_field(job, "max_restarts");
+    view.goodput = text_field(object_field(job, "times"), "what");
+    const Json& failures = list_field(job, "failures");
+    if (!failures.empty()) view.last_failure = text_field(failures.back(), "what");
+    const Json& verdict = object_field(job, "verdict");
+    if (!verdict.empty()) {
+      view.outcome =
+          concat("ended with exit code ", integer_field(verdict, "exit_code").value_or(0), ": ",
+                 text_field(verdict, "headline"));
+    }
+  } else if (!agents.empty()) {
+    const Json& agent = agents.front();
+    view.id = text_field(agent, "job");
+    view.phase = text_field(agent, "phase") + ", as known to this node";
+    view.generation = integer_field(agent, "generation");
+  }
+  if (view.generation && *view.generation < 0) view.generation.reset();
+  for (const Json& rank : list_field(job, "ranks")) view.ranks.push_back(row_of(rank));
+  std::vector<TopRow> here;
+  for (const Json& agent : agents) {
+    // Older agents describe their workers only.
+    const Json& rows = list_field(agent, agent.contains("ranks") ? "ranks" : "workers");
+    for (const Json& rank : rows) here.push_back(row_of(rank));
+  }
+  // What agents say is newer than what the service knows. They may have a part of the ranks only.
+  if (here.size() >= view.ranks.size()) view.ranks = std::move(here);
+  for (const TopRow& row : view.ranks) {
+    if (row.step && (!view.step || *row.step > *view.step)) view.step = row.step;
+    if (row.steps_per_second && row.step == view.step) view.steps_per_second = row.steps_per_second;
+  }
+  return view;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,82 @@
+#include "launcher/top/picture.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(Picture, HasTheJobAndItsRanks) {
+  const JobView view = view_of(Json::parse(R"({
+    "job": {"id": "train", "phase": "running", "generation": 2, "restarts_used": 1,
+            "max_restarts": 3, "times": {"what": "goodput 97 %"},
+            "failures": [{"what": "older"}, {"what": "rank 0 exited with code 7"}]},
+    "agents": [{"workers": [{"rank": 4}], "ranks": [
+      {"rank": 4, "local_rank": 0, "node": 1, "host": "node1", "pid": 4711, "state": "running",
+       "step": 100, "lag": 3, "collective": "all_reduce 7", "waiting_s": 1.5},
+      {"rank": 5, "state": "stopped", "step": 103, "steps_per_second": 2.5}]}]})"));
+  EXPECT_EQ(view.id, "train");
+  EXPECT_EQ(view.phase, "running");
+  EXPECT_EQ(view.generation, 2);
+  EXPECT_EQ(view.restarts_used, 1);
+  EXPECT_EQ(view.goodput, "goodput 97 %");
+  EXPECT_EQ(view.last_failure, "rank 0 exited with code 7");
+  EXPECT_EQ(view.outcome, "");
+  ASSERT_EQ(view.ranks.size(), 2u);
+  EXPECT_EQ(view.ranks[0].rank, 4);
+  EXPECT_EQ(view.ranks[0].node, 1);
+  EXPECT_EQ(view.ranks[0].host, "node1");
+  EXPECT_EQ(view.ranks[0].pid, 4711);
+  EXPECT_EQ(view.ranks[0].lag, 3);
+  EXPECT_EQ(view.ranks[0].collective, "all_reduce 7");
+  EXPECT_EQ(view.ranks[0].waiting_s, 1.5);
+  EXPECT_EQ(view.ranks[1].state, "stopped");
+  EXPECT_EQ(view.step, 103) << "of the foremost rank";
+  EXPECT_EQ(view.steps_per_second, 2.5);
+}
+
+TEST(Picture, HasTheLongerListOfRanks) {
+  const auto ranks = [](const char* text) { return view_of(Json::parse(text)).ranks; };
+  EXPECT_EQ(ranks(R"({"job": {"id": "j", "ranks": [{"rank": 0}, {"rank": 1}]},
+                      "agents": [{"ranks": [{"rank": 1, "pid": 7}]}]})")
+                .size(),
+            2u)
+      << "of all nodes";
+  EXPECT_EQ(ranks(R"({"job": {"id": "j", "ranks": [{"rank": 1}]},
+                      "agents": [{"ranks": [{"rank": 1, "pid": 7}]}]})")
+                .at(0)
+                .pid,
+            7)
+      << "the agent's is newer";
+  EXPECT_EQ(ranks(R"({"agents": [{"workers": [{"rank": 3}]}]})").at(0).rank, 3) << "an older agent";
+}
+
+TEST(Picture, WithoutTheServiceItIsWhatTheNodeKnows) {
+  const JobView view = view_of(Json::parse(R"({"service_silent": "it is gone",
+    "agents": [{"job": "train", "phase": "running", "generation": 0, "workers": []}]})"));
+  EXPECT_EQ(view.id, "train");
+  EXPECT_EQ(view.phase, "running, as known to this node");
+}
+
+TEST(Picture, SaysHowTheJobEnded) {
+  const JobView view = view_of(Json::parse(
+      R"({"job": {"id": "train", "phase": "ended", "generation": -1,
+                  "verdict": {"exit_code": 7, "headline": "rank 0 exited with code 7"}}})"));
+  EXPECT_EQ(view.outcome, "ended with exit code 7: rank 0 exited with code 7");
+  EXPECT_EQ(view.generation, std::nullopt) << "none was formed";
+}
+
+TEST(Picture, OtherTypesOfJsonAreIgnored) {
+  for (const char* text :
+       {"{}", "[]", "null", "7", R"({"job": [], "agents": {}})",
+        R"({"job": {"id": 7, "failures": [1], "verdict": "x", "times": []}, "agents": [1, "x"]})",
+        R"({"agents": [{"workers": [1, {"rank": "x", "step": 1e300, "cpu_percent": "y"}]}]})"}) {
+    EXPECT_EQ(view_of(Json::parse(text)).id, "") << text;
+  }
+}
+
+}  // namespace
+}  // namespace ddprun
