@@ -79,8 +79,7 @@ ExitCode code_of_call(const Error& error) {
 int JobWatch::find() {
   if (is_of_service()) {
     Result<ServiceCall> call = plan_service_call(options_);
-    if (!call)
-      return end_refused(options_, call.error().message(), code_of_no_call(call.error()));
+    if (!call) return end_refused(options_, call.error().message(), code_of_no_call(call.error()));
     call_ = std::move(*call);
     return 0;
   }

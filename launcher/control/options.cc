@@ -102,8 +102,8 @@ std::vector<Option> own_options() {
        flag(&ControlOptions::only_compares)},
       {"chrome-trace", "FILE", "write a trace for ui.perfetto.dev or chrome://tracing instead",
        only("flight"), setter(&ControlOptions::trace_file, text_as_given)},
-       {"output", "FILE", "the file to write: .json, or .json.gz (compressed)", only("trace"),
-        setter(&ControlOptions::trace_file, parse_trace_name), "o"},
+      {"output", "FILE", "the file to write: .json, or .json.gz (compressed)", only("trace"),
+       setter(&ControlOptions::trace_file, parse_trace_name), "o"},
       {"pid", "PID,...", "read ranks that run without ddprun, in these processes of this host",
        only("flight"), set_processes},
       {"timeout", "SECONDS",
@@ -189,9 +189,8 @@ Result<ControlOptions> parse_control_options(std::string_view command,
   const std::vector<Option> known = options_of(command);
   ControlOptions options;
   options.is_trace = command == "trace";
-  options.what = options.is_trace
-                     ? What::kFlight
-                     : parse_enum(kUserRequestWords, command).value_or(What::kStatus);
+  options.what = options.is_trace ? What::kFlight
+                                  : parse_enum(kUserRequestWords, command).value_or(What::kStatus);
   std::vector<std::string> words;
   bool only_words = false;
   std::string of_service;  // the last option given that says how to ask a service

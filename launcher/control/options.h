@@ -1,6 +1,6 @@
 // Parses the command lines of the commands for a running job: `ddprun status`, `top`, `logs` and so
-// on. A command's name is that of its request; `top` makes requests for the status, and `trace` for the
-// flight records. Pure functions of their arguments; any thread.
+// on. A command's name is that of its request; `top` makes requests for the status, and `trace`
+// for the flight records. Pure functions of their arguments; any thread.
 #pragma once
 
 #include <sys/types.h>

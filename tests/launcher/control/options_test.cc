@@ -106,8 +106,7 @@ TEST(ControlOptions, AnElectedServiceIsThatOfAJob) {
                 .error()
                 .message(),
             "--rdzv-backend: give the id of a job: each job elects its service");
-  EXPECT_FALSE(
-      parse_control_options("status", {"--rdzv-backend=static", "--rdzv-endpoint=e1"}));
+  EXPECT_FALSE(parse_control_options("status", {"--rdzv-backend=static", "--rdzv-endpoint=e1"}));
 }
 
 TEST(ControlOptions, HowAServiceIsAskedIsNoUseWithoutOne) {
