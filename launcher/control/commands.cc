@@ -179,7 +179,7 @@ int ask_service(const ControlOptions& options) {
     if (options.is_trace) {
       call.on_output = nullptr;
       const auto state = call_service(call, {.number = 2, .job = options.job, .by = options.by});
-      const Json page = parsed(state ? state->answer.page : "");
+      const Json page = parsed_object(state ? state->answer.page : "");
       for (const Json& job : page.value("jobs", Json::array())) flights.take_job(job);
     }
     return end_flight(options, flights);

@@ -75,10 +75,6 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
   return {};
 }
 
-std::string_view command_name(What what) {
-  return what == kTrace ? "trace" : enum_name(kUserRequestWords, what);
-}
-
 Result<std::string> parse_trace_name(const std::string& text) {
   if (text.ends_with(".json") || text.ends_with(".json.gz")) return text;
   return invalid_value(text, "expected a name that ends with .json or .json.gz");

@@ -60,7 +60,7 @@ TEST(ControlOptions, ATraceIsOfAJobOrOfFilesAndHasAnOutput) {
   const Result<ControlOptions> job = parse_control_options("trace", {"-o", "t.json.gz", "train"});
   ASSERT_TRUE(job) << job.error().message();
   EXPECT_TRUE(job->is_trace);
-  EXPECT_EQ(job->what, What::kFlight);
+  EXPECT_EQ(job->what, UserRequest::What::kFlight);
   EXPECT_EQ(job->trace_file, "t.json.gz");
   EXPECT_EQ(job->job, "train");
   EXPECT_EQ(parse_control_options("trace", {"--output=t.json", "a.json"})->files.size(), 1u);
