@@ -16,12 +16,14 @@ programs ran.
     reconnect   SIGKILL of the leader, until the last of 1,000 agents of 50 jobs is served
 """
 import argparse
+import math
 import os
 import pathlib
 import queue
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import threading
@@ -139,7 +141,7 @@ def leader_of(services: list) -> Service:
 
 def row(name: str, times: list, unit: float = 1.0, more: str = "") -> None:
     ordered = sorted(times)
-    p50, p99 = ordered[len(ordered) // 2], ordered[int(0.99 * (len(ordered) - 1))]
+    p50, p99 = statistics.median(ordered), ordered[math.ceil(0.99 * len(ordered)) - 1]
     name_of_unit = "s" if unit == 1.0 else "ms"
     print(f"| {name} | {p50 * unit:.2f} {name_of_unit} | {p99 * unit:.2f} {name_of_unit} | "
           f"{ordered[-1] * unit:.2f} {name_of_unit} | {len(times)} |{more}", flush=True)
