@@ -155,13 +155,18 @@ std::uint64_t WorkerReporter::begin_call(const FlightEntry& facts) {
   return number;
 }
 
-void WorkerReporter::end_call(std::uint64_t number, bool failed) {
+void WorkerReporter::end_call(std::uint64_t number, bool failed, bool was_blocked) {
   WorkerPage* const page = mapped();
   if (!page || number == 0) return;
   FlightRecord& record = page->record_of(number);
   if (record.number.load(std::memory_order_relaxed) != number) return;
   if (failed) record.failed.store(1, std::memory_order_relaxed);
-  record.ended_ns.store(to_page_time(BootClock::now()), std::memory_order_release);
+  const TimePoint now = BootClock::now();
+  if (was_blocked) {
+    report_wait(Duration(static_cast<Duration::rep>(
+        to_page_time(now) - record.begun_ns.load(std::memory_order_relaxed))));
+  }
+  record.ended_ns.store(to_page_time(now), std::memory_order_release);
   report_activity();
 }
 

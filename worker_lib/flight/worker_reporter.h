@@ -74,8 +74,9 @@ class WorkerReporter {
   // what is known of the call; number, end and origin are filled in, and the begin if it is 0.
   std::uint64_t begin_call(const FlightEntry& facts);
   // Records that the call ended, with or without failure. Has no effect if its record was
-  // overwritten since, or if the number is 0.
-  void end_call(std::uint64_t number, bool failed);
+  // overwritten since, or if the number is 0. was_blocked: the calling thread waited from the begin
+  // on, as report_wait() reports.
+  void end_call(std::uint64_t number, bool failed, bool was_blocked = false);
 
  private:
   struct Page {
@@ -116,9 +117,10 @@ struct FlightTicket {
   std::shared_ptr<WorkerReporter> reporter;
   std::uint64_t number = 0;
   FlightEntry facts = {};  // describes the call, even if nothing is reported
+  bool blocks = false;     // the thread that calls waits until the end
 
   void end(bool failed) {
-    if (reporter && number != 0) reporter->end_call(number, failed);
+    if (reporter && number != 0) reporter->end_call(number, failed, blocks);
     reporter.reset();
   }
 };

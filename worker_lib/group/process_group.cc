@@ -214,10 +214,9 @@ class ProcessGroup::Call {
   Work carry_out_alone(Issue issue) {
     mark_written(written);
     FlightTicket ticket = begin();
+    ticket.blocks = !how.async;
     Work work;
     try {
-      // A blocking call may run on this thread; Work::wait() reports other waits.
-      const BlockedTime blocked(how.async ? nullptr : group_.reporter_.get());
       work = issue(how);
     } catch (...) {  // it never began (for example out of memory)
       ticket.end(/*failed=*/true);
@@ -233,7 +232,7 @@ class ProcessGroup::Call {
   Work carry_out_verified(Issue issue) {
     const Verify verify = group_.verify_;
     FlightTicket ticket = begin();
-    const BlockedTime blocked(group_.reporter_.get());
+    ticket.blocks = true;
     try {
       if (verify.nan) expect_no_nan();
       mark_written(written);

@@ -88,8 +88,8 @@ void HostWork::when_over(std::function<void()> then) {
 
 void HostWork::wait(std::optional<Duration> timeout) {
   std::unique_lock lock(mutex_);
-  // The ticket drops its reporter when the call ends.
-  const std::shared_ptr<WorkerReporter> reporter = ticket_.reporter;
+  // The ticket drops its reporter when the call ends. The end of a blocking call reports its time.
+  const std::shared_ptr<WorkerReporter> reporter = ticket_.blocks ? nullptr : ticket_.reporter;
   const BlockedTime blocked(reporter.get());
   const auto is_over = [this] { return is_completed_; };
   if (!timeout) {

@@ -79,6 +79,17 @@ TEST_F(WorkerReporterTest, KeepsWhenTheLastStepsWereReportedAndHowLongTheWorkerH
   EXPECT_TRUE(read_mark(pages_[1], 2 + kStepMarks));
 }
 
+TEST_F(WorkerReporterTest, OnlyTheTimeOfABlockingCallIsAWait) {
+  const auto reporter = WorkerReporter::open(env_);
+  reporter->end_call(reporter->begin_call({}), /*failed=*/false);
+  EXPECT_EQ(pages_[1].waited_ns, 0u);
+  reporter->end_call(reporter->begin_call({}), /*failed=*/false, /*was_blocked=*/true);
+  const std::optional<FlightEntry> call = read_record(pages_[1], 2);
+  ASSERT_TRUE(call);
+  EXPECT_EQ(pages_[1].waited_ns, call->ended_ns - call->begun_ns);
+  EXPECT_GT(pages_[1].waited_ns, 0u);
+}
+
 TEST_F(WorkerReporterTest, SaysThatTheProgramHasReachedItsEnd) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_EQ(pages_[1].finished, 0u);
