@@ -276,6 +276,7 @@ class Agent {
         .tell_output = [this](const TellOutput& what) { control_->tell(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
+        .ranks = [this] { return ranks(); },
     };
   }
 
@@ -300,6 +301,16 @@ class Agent {
     if (suspended_since_) status.times.stopped += BootClock::now() - *suspended_since_;
     if (status.step) highest_step_ = std::max(highest_step_.value_or(0), *status.step);
     return status;
+  }
+
+  // Returns what people are told about the ranks. The service shows only the first kMaxRankRows of
+  // the job.
+  RankReport ranks() {
+    const std::optional<Assignment>& part = supervisor_.assignment();
+    if (over_ || !part || part->first_rank.value >= static_cast<int>(kMaxRankRows)) return {};
+    RankReport report{.generation = part->generation, .rows = workers_.ranks()};
+    if (report.rows.size() > kMaxRankRows) report.rows.resize(kMaxRankRows);
+    return report;
   }
 
   // Node 0 reports its progress now and then, so that the service's pages and books are up to date.

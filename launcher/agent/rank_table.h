@@ -20,7 +20,8 @@ namespace ddprun {
 
 class RankTable {
  public:
-  static constexpr Duration kPause = std::chrono::seconds(1);
+  // A little less than the second between heartbeats, which do not come at exact times.
+  static constexpr Duration kPause = std::chrono::milliseconds(900);
 
   struct Source {
     WorkerView worker;

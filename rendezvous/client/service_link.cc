@@ -48,7 +48,8 @@ class LocalLink final : public ServiceLink {
   }
 
   void start() override {
-    connection_ = server_.attach([this](const ServiceMessage& message) { take(message); });
+    connection_ =
+        server_.attach([this](const ServiceMessage& message) { take(message); }, events_.ranks);
     server_.receive(*connection_, events_.hello(""));
   }
 
@@ -691,7 +692,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     }
     close_all();
   }
-  void act(const LinkTransmit& what) {
+  void act(LinkTransmit what) {
+    Heartbeat* const beat = std::get_if<Heartbeat>(&what.message);
+    if (beat && what.with_ranks && events_.ranks) beat->ranks = events_.ranks();
     transmit(chosen_, what.message);
     if (!std::holds_alternative<Heartbeat>(what.message)) return;
     beat_sent_ = BootClock::now();

@@ -34,6 +34,9 @@ struct ServiceLinkEvents {
   std::function<void(const TellOutput&)> tell_output;
   std::function<void(const ServiceLost&)> lost;
   std::function<void(const ServiceRefused&)> refused;
+  // Returns what the ranks of this node do now. Called only while a person watches the job. May be
+  // null.
+  std::function<RankReport()> ranks = nullptr;
 };
 
 class ServiceLink {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "base/version.h"
 #include "rendezvous/protocol/control_json.h"
+#include "rendezvous/protocol/rank_json.h"
 #include "rendezvous/protocol/verdict_json.h"
 
 namespace ddprun {
@@ -19,6 +21,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kHeadlineBytes = 1024;
 constexpr std::size_t kFailureMessageBytes = 256;
+constexpr std::size_t kAroundRanks = 64;  // what with_array() adds
 
 // BoundedArray: a JSON array with as many elements as its room permits.
 class BoundedArray {
@@ -90,6 +93,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
   return json;
 }
 
+// Returns the job without its ranks.
 std::string describe(const Membership& job, const Moment& now) {
   Json json{{"id", job.spec().id},
             {"phase", enum_name(kJobPhaseWords, job.phase())},
@@ -136,6 +140,37 @@ std::string describe(const Membership& job, const Moment& now) {
   return with_array(std::move(head), "nodes", nodes, left_out);
 }
 
+// Returns the job with what its connected nodes have lately said about their ranks. The ranks take
+// bytes from `room`.
+std::string with_ranks(std::string job_text, const Membership& job, const Moment& now,
+                       std::size_t& room) {
+  using Member = Membership::Member;
+  std::map<int, const Member*> by_first_rank;
+  RankPlace place;
+  std::size_t left_out = 0;
+  for (const auto& [id, member] : job.members()) {
+    const bool is_recent = now.boot - member.ranks_when <= Membership::kRanksLast;
+    if (!member.assignment || !member.connected || !is_recent) continue;
+    if (member.ranks.generation != job.generation() || member.ranks.rows.empty()) continue;
+    by_first_rank[member.assignment->first_rank.value] = &member;
+    place.foremost_step = std::max(place.foremost_step, foremost_step(member.ranks.rows));
+    left_out += member.ranks.rows.size();
+  }
+  BoundedArray ranks(std::min(room, kMaxRanksBytes));
+  bool fits = true;
+  for (const auto& [first_rank, member] : by_first_rank) {
+    place.host = clipped(member->node.host, kHostBytesShown);
+    place.node = member->assignment->node_rank;
+    place.restarts = member->assignment->restart_count;
+    for (const RankRow& row : member->ranks.rows) {
+      fits = fits && ranks.add(text_of(rank_json(row, place)));
+      if (fits) --left_out;
+    }
+  }
+  room -= ranks.elements().size();
+  return with_array(std::move(job_text), "ranks", ranks, left_out);
+}
+
 }  // namespace
 
 std::string status_page(const JobTable& table, const Moment& now,
@@ -150,13 +185,20 @@ std::string status_page(const JobTable& table, const Moment& now,
   } else if (const Membership* job = table.find(options.only)) {
     all = {job};
   }
-  BoundedArray jobs(options.max_bytes - 1024);
-  std::size_t left_out = all.size();
+  std::size_t room = options.max_bytes - 1024;
+  std::vector<std::string> shown;
   for (const Membership* job : all) {
-    if (!jobs.add(describe(*job, now))) break;
-    --left_out;
+    std::string text = describe(*job, now);
+    const std::size_t bytes = text.size() + kAroundRanks;
+    if (bytes > room) break;
+    room -= bytes;
+    shown.push_back(std::move(text));
   }
-  return with_array(text_of(head), "jobs", jobs, left_out) + "\n";
+  BoundedArray jobs(options.max_bytes - 1024);
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    jobs.add(with_ranks(std::move(shown[i]), *all[i], now, room));
+  }
+  return with_array(text_of(head), "jobs", jobs, all.size() - shown.size()) + "\n";
 }
 
 }  // namespace ddprun

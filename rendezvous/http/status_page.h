@@ -2,9 +2,10 @@
 // ranks, and the latest events. docs/how-to/monitoring.md describes it.
 //
 // Agent ids and instances are left out, because another process could use them to take an
-// agent's place. The page has at most kMaxStatusBytes, and each job at most kMaxJobBytes of
-// them. The page says how many jobs, and how many nodes of a job, were left out. Times of
-// BootClock are converted to calendar times only here. Pure; any thread.
+// agent's place. The page has at most kMaxStatusBytes. Each job has at most kMaxJobBytes of them,
+// and kMaxRanksBytes for its ranks if that leaves no job out. The page says how many jobs, nodes
+// and ranks were left out. Times of BootClock are converted to calendar times only here. Pure; any
+// thread.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,7 @@ namespace ddprun {
 
 inline constexpr std::size_t kMaxStatusBytes = 1 << 20;
 inline constexpr std::size_t kMaxJobBytes = 256 * 1024;
+inline constexpr std::size_t kMaxRanksBytes = 384 * 1024;
 
 // Moment: the same moment on both clocks.
 struct Moment {

@@ -86,6 +86,9 @@ void fields(F& at, Of<F, Hello>& hello) {
 template <class F>
 void fields(F& at, Of<F, Heartbeat>& heartbeat) {
   at.field("number", heartbeat.number);
+  const bool has_ranks = !heartbeat.ranks.rows.empty();
+  at.optional("generation", has_ranks, heartbeat.ranks.generation);
+  at.optional("ranks", has_ranks, heartbeat.ranks.rows, Most{kMaxRankRows, "ranks"});
 }
 
 template <class F>
@@ -173,6 +176,7 @@ template <class F>
 void fields(F& at, Of<F, HeartbeatAck>& ack) {
   at.field("number", ack.number);
   at.optional("next_ms", true, ack.next);
+  at.optional("watched", ack.is_watched, ack.is_watched);
 }
 
 template <class F>

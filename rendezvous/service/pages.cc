@@ -132,6 +132,7 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   }
   if (path == "/status.json") {
     if (service.role && !service.role->leads()) return page_of_leader(path, service);
+    service.note_watcher();
     return cached(status_, [&] {
       return HttpPage{.type = "application/json",
                       .body = body_of(status_page(service.jobs, this_moment()))};

@@ -28,7 +28,8 @@ struct ServiceView {
   EtcdRole* role = nullptr;  // null: the state is not in etcd
   bool has_tls = false;
   bool is_draining = false;
-  bool ends_soon = false;  // it ends with its job
+  bool ends_soon = false;              // it ends with its job
+  std::function<void()> note_watcher;  // a person looks at all jobs
   std::function<Figures()> figures;
 };
 

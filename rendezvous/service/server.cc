@@ -72,6 +72,12 @@ struct Session : std::enable_shared_from_this<Session> {
 };
 using SessionPtr = std::shared_ptr<Session>;
 
+// LocalAgent: an agent in this process.
+struct LocalAgent {
+  std::shared_ptr<std::function<void(const ServiceMessage&)>> deliver;
+  std::function<RankReport()> ranks;  // null: it has none
+};
+
 // Waiting: a TLS handshake that has not begun, because its address has too many in flight.
 struct Waiting {
   std::weak_ptr<Session> session;
@@ -103,7 +109,11 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         http_(
             std::in_place,
             [this](const HttpRequest& request) { return pages_.page(request, view()); },
-            HttpLimits{}, [this] { return ServicePages::edition(table_); }),
+            HttpLimits{},
+            [this] {
+              note_watcher({});
+              return ServicePages::edition(table_);
+            }),
         turn_timer_(io),
         drain_timer_(io) {
     if (kept) {
@@ -170,9 +180,11 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   // --- agents in this process -----------------------------------------------------------------
 
-  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) override {
+  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver,
+                           std::function<RankReport()> ranks) override {
+    using Deliver = std::function<void(const ServiceMessage&)>;
     const AgentConnectionId id = next_id();
-    locals_[id] = std::make_shared<std::function<void(const ServiceMessage&)>>(std::move(deliver));
+    locals_[id] = {std::make_shared<Deliver>(std::move(deliver)), std::move(ranks)};
     return id;
   }
 
@@ -535,13 +547,14 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   // --- HTTP pages -------------------------------------------------------------------------------
 
-  ServiceView view() const {
+  ServiceView view() {
     return {.jobs = table_,
             .keys = keys_,
             .role = role_,
             .has_tls = tls_ != nullptr,
             .is_draining = draining_,
             .ends_soon = ends_soon_,
+            .note_watcher = [this] { note_watcher({}); },
             .figures = [this] { return figures(); }};
   }
 
@@ -555,15 +568,28 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     return figures;
   }
 
-  // Tells the open pages of a change. A heartbeat changes nothing that they show.
+  // Tells the open pages of a change. A heartbeat without ranks changes nothing that they show.
   void note_change(const AgentMessage& message) {
-    if (!std::holds_alternative<Heartbeat>(message)) http_->changed();
+    const Heartbeat* const beat = std::get_if<Heartbeat>(&message);
+    if (!beat || !beat->ranks.rows.empty()) http_->changed();
+  }
+
+  // Notes that a person looks at this job, or at all jobs if `job` is empty. Agents in this process
+  // are asked for their ranks at once, the others with the answers to their heartbeats.
+  void note_watcher(const std::string& job) {
+    const TimePoint now = BootClock::now();
+    table_.watched(job, now);
+    for (const auto& [id, local] : locals_) {
+      if (local.ranks) table_.take_ranks(id, local.ranks(), now);
+    }
   }
 
   void measure_lag() {
     after(lag_timer_, table_.pulse_period(), [this] {
       counters_.lag.note(std::chrono::steady_clock::now() - lag_timer_.expiry());
       if (!draining_) perform(table_.pulse(BootClock::now()));
+      const bool shows_locals = !locals_.empty() && table_.is_watched({}, BootClock::now());
+      if (shows_locals) http_->changed();
       measure_lag();
     });
   }
@@ -606,6 +632,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   // Answers a request for the status page. The reader has already proved its identity where
   // that is required.
   void show(const ServiceOutput::Page& page) {
+    note_watcher(page.job);
     Answer answer{.number = page.number, .done = true};
     answer.page =
         status_page(table_, this_moment(), {.only = page.job, .max_bytes = kMaxPageBytes});
@@ -617,8 +644,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void deliver(ServiceOutput::Send& send) {
     if (role_) set_term(send.message, role_->term());
     if (const auto local = locals_.find(send.connection); local != locals_.end()) {
-      asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
-                       message = std::move(send.message)] {
+      asio::post(io_, [self = shared_from_this(), id = send.connection,
+                       deliver = local->second.deliver, message = std::move(send.message)] {
         if (self->locals_.contains(id)) (*deliver)(message);
       });
     } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
@@ -854,7 +881,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   FailureRate failures_;  // wrong proofs, by address and job
   HandshakeTurns turns_;
   std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
-  std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
+  std::map<AgentConnectionId, LocalAgent> locals_;
   StoreServer* store_ = nullptr;  // the store on the same port
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;

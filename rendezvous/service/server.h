@@ -104,8 +104,10 @@ class RendezvousServer {
   virtual void set_munge(std::shared_ptr<const Munge> munge) = 0;
 
   // Attaches an agent in this process. `deliver` is called from the io_context, never from
-  // within receive().
-  virtual AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) = 0;
+  // within receive(). `ranks` returns what its ranks do now. It is called only while a person
+  // watches the job, and may be null.
+  virtual AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver,
+                                   std::function<RankReport()> ranks) = 0;
   virtual void receive(AgentConnectionId connection, const AgentMessage& message) = 0;
   virtual void detach(AgentConnectionId connection) = 0;
 

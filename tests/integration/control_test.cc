@@ -50,6 +50,7 @@ TEST_F(ControlTest, StatusTellsWhatRunsWhere) {
   EXPECT_EQ(ranks[1]["pid"], workers[1]["pid"]);
   EXPECT_GT(ranks[1]["memory_bytes"], 10'000);
   EXPECT_GE(ranks[1]["cpu_percent"], 0);
+  EXPECT_EQ(all["job"]["ranks"].size(), 2u) << "the service has them, too";
   EXPECT_EQ(run_ddprun({"status", std::to_string(job->pid())}).code, 0);
   let_go();
   EXPECT_EQ(job->wait(), 0);

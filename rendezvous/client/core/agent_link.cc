@@ -127,6 +127,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     instance_ = welcome->instance;
     confirmed_ = hello_sent_;
     beats_.clear();
+    is_watched_ = false;
     backoff_.reset();
     // The Hello that was answered may be much younger than hello_sent_, if several services were
     // asked. A heartbeat at once gets the lease its full time.
@@ -140,6 +141,11 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
       beats_.pop_front();
     }
     if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
+    if (ack->is_watched) {
+      // The first ranks go at once.
+      next_beat_ = is_watched_ ? std::min(next_beat_, now + kRanksEvery) : now;
+    }
+    is_watched_ = ack->is_watched;
     return {};
   }
   return {LinkDeliver{message}};
@@ -192,12 +198,21 @@ LinkActions AgentLink::tick(TimePoint now) {
       }
       if (now < next_beat_) break;
       beats_.push_back({next_number_, now});
-      out_.push_back(LinkTransmit{Heartbeat{next_number_++}});
+      out_.push_back(LinkTransmit{Heartbeat{next_number_++}, begins_ranks()});
       next_beat_ = now + welcome_->heartbeat_interval;
       break;
     case State::kOver: break;
   }
   return std::exchange(out_, {});
+}
+
+// Returns whether the heartbeat that is sent now should have the ranks. Heartbeats do not come at
+// exact times, so a tenth less than a second is enough.
+bool AgentLink::begins_ranks() {
+  const bool is_early = ranks_sent_ && now_ < *ranks_sent_ + kRanksEvery / 10 * 9;
+  if (!is_watched_ || is_early) return false;
+  ranks_sent_ = now_;
+  return true;
 }
 
 std::optional<TimePoint> AgentLink::deadline() const {

@@ -56,6 +56,7 @@ struct LinkClose {};
 struct LinkHello {};  // send a Hello with the agent's current status
 struct LinkTransmit {
   AgentMessage message;
+  bool with_ranks = false;  // add the present RankReport to this Heartbeat
 };
 struct LinkDeliver {
   ServiceMessage message;  // for the agent: a directive, Answer, ForwardSignal or TellOutput
@@ -119,6 +120,9 @@ class AgentLink {
   // An idle agent that has found no service for this time says why it waits. Before that it is
   // quiet, because nodes do not start at the same moment.
   static constexpr Duration kQuietTime = std::chrono::seconds(3);
+  // While a person watches the job, heartbeats come at least this often, and have the ranks at
+  // most about as often.
+  static constexpr Duration kRanksEvery = std::chrono::seconds(1);
 
   AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
 
@@ -210,6 +214,7 @@ class AgentLink {
   std::string what_it_said() const;
   std::string where_it_ran() const;
   Duration beat_pause(const HeartbeatAck& ack) const;
+  bool begins_ranks();
   std::optional<TimePoint> silent_at() const;
 
   AgentLinkOptions options_;
@@ -226,6 +231,8 @@ class AgentLink {
   Duration try_allowed_{};
   TimePoint join_until_;  // the deadline for joining or rejoining
   TimePoint next_beat_;
+  bool is_watched_ = false;              // as the last HeartbeatAck said
+  std::optional<TimePoint> ranks_sent_;  // with the last Heartbeat that had them
   TimePoint hello_sent_;
   std::optional<AgentMessage> unsaid_;  // the newest since that Hello
   TimePoint confirmed_;

@@ -6,6 +6,10 @@ const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
 const TRY_AGAIN_MS = 10000;
 const RATE_SAMPLES = 6;
 const NO_STEP_MS = 75000; // a step is reported every 30 s, at least
+const SAVED_WITHIN_MS = 10000;
+const RANKS_LISTED = 50; // in the table at a time
+const LONG_WAIT_S = 10;
+const MARKED_LAG = 2; // agents do not look at the same moment, so ranks differ by a step
 
 // The causes of goodput.md, the wanted one first.
 const CAUSES = {
@@ -17,6 +21,8 @@ const CAUSES = {
 let status = null; // the newest one
 const progress = new Map(); // by job: {generation, newest: step, samples: [{at, step}]}
 const shown = new Map(); // by id of a section: the facts that it shows
+let order = {field: null, down: false}; // of the table of ranks; field null: the slowest first
+let firstListed = 0; // the index of the first rank in the table
 
 const byId = (id) => document.getElementById(id);
 
@@ -57,8 +63,14 @@ const lastFailure = (job) => job.failures[job.failures.length - 1];
 // Returns the step of a node. Only node 0 reports its steps regularly.
 const stepOfNode = (job, node) => inGeneration(job, node) && node.node_rank === 0
   ? node.step ?? null : null;
-const stepOf = (job) => job.nodes.map((node) => stepOfNode(job, node))
-  .find((step) => step !== null) ?? null;
+function stepOf(job) {
+  const steps = ranksKnown(job).map((row) => row.step).filter((step) => step !== undefined);
+  if (steps.length > 0) return steps.reduce((a, b) => Math.max(a, b));
+  return job.nodes.map((node) => stepOfNode(job, node)).find((step) => step !== null) ?? null;
+}
+
+// What agents tell of their ranks while this page is open. An older service tells nothing.
+const ranksKnown = (job) => job.ranks ?? [];
 
 // Notes the step of each job, for the steps per second. The time of the first step that is seen is
 // not known.
@@ -163,7 +175,8 @@ function headOf(job) {
   const reason = hasFailed(job) ? job.verdict.headline : former;
   return make("section", {},
     make("h1", {}, job.id),
-    make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`),
+    make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`, " ",
+      downloadOf(job.id)),
     reason ? make("p", {class: "bad", id: "reason"}, reason) : null,
     make("dl", {class: "facts"},
       fact("step", stepOf(job)), fact("steps/s", stepsPerSecond(job)?.toFixed(2)),
@@ -174,6 +187,19 @@ function headOf(job) {
       fact("nodes", job.min_nodes === job.max_nodes ? job.min_nodes
         : `${job.min_nodes} to ${job.max_nodes}`),
       fact("known for", duration(job.since_ms_ago))));
+}
+
+// Returns a button that saves all that is known of the job.
+function downloadOf(id) {
+  const button = make("button", {id: "download"}, "Download as JSON");
+  button.addEventListener("click", () => {
+    const job = status.jobs.find((one) => one.id === id);
+    const text = JSON.stringify({time: status.time, host: status.host, job}, null, 2);
+    const url = URL.createObjectURL(new Blob([text], {type: "application/json"}));
+    make("a", {href: url, download: `${id.replace(/[^\w.-]/g, "_")}.json`}).click();
+    setTimeout(() => URL.revokeObjectURL(url), SAVED_WITHIN_MS);
+  });
+  return button;
 }
 
 function goodputOf(job) {
@@ -201,7 +227,8 @@ function nodesOf(job) {
     const ranks = make("div", {class: "ranks"});
     if ("first_rank" in node) {
       for (let rank = node.first_rank; rank <= node.last_rank; ++rank) {
-        ranks.append(make("span", {class: `is-${kind}`, title: `rank ${rank}: ${text}`}, rank));
+        ranks.append(make("span", {class: `is-${kind}`, title: `rank ${rank}: ${text}`,
+          "data-rank": rank, "data-class": `is-${kind}`}, rank));
       }
     }
     return [node.node_rank, node.host, make("span", kind === "lost" ? {class: "bad"} : {}, text),
@@ -210,7 +237,187 @@ function nodesOf(job) {
   return make("section", {}, make("h2", {}, "Nodes and ranks"),
     table([["node", "number"], ["host", "name"], ["state", ""], ["ranks", ""], ["step", "number"]],
       rows),
-    job.nodes_left_out > 0 ? make("p", {}, `${count(job.nodes_left_out, "node")} more`) : null);
+    job.nodes_left_out > 0 ? make("p", {}, `${count(job.nodes_left_out, "node")} more`) : null,
+    make("p", {class: "dim", id: "legend"}, LEGEND));
+}
+
+// --- ranks ---------------------------------------------------------------------------------------
+
+const LEGEND = "▼12: 12 steps behind · ◷: in one collective for 10 s or longer · !: slow · " +
+  "‖: stopped · ✕: failed · ✓: done · lines: solid for its processor, dotted for its memory " +
+  "against that of the largest rank";
+
+function bytes(number) {
+  if (number === undefined) return undefined;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  for (; number >= 1024 && i < units.length - 1; ++i) number /= 1024;
+  return `${number >= 100 || i === 0 ? Math.round(number) : number.toFixed(1)} ${units[i]}`;
+}
+
+const seconds = (number) => number === undefined ? undefined : duration(number * 1000);
+const share = (number) => number === undefined ? undefined : `${number} %`;
+
+// The fields of a rank: field, heading, kind of the column, its text.
+const FIELDS = [
+  ["rank", "rank", "number"], ["node", "node", "number"], ["host", "host", "name"],
+  ["state", "state", ""], ["step", "step", "number"],
+  ["steps_per_second", "steps/s", "number", (rate) => rate?.toFixed(2)],
+  ["lag", "steps behind", "number"], ["collective", "collective", "name"],
+  ["waiting_s", "in it for", "number", seconds], ["cpu_percent", "CPU", "number", share],
+  ["memory_bytes", "memory", "number", bytes], ["gpu_percent", "GPU", "number", share],
+  ["gpu_memory_bytes", "GPU memory", "number", bytes], ["restarts", "restarts", "number"],
+  ["slow", "slow", ""], ["local_rank", "local rank", "number"], ["pid", "process", "number"],
+];
+
+const textOf = ([field, , , text], row) => (text ? text(row[field]) : row[field]) ?? "";
+const columnsOf = (rows) => FIELDS.filter(
+  ([field]) => rows.some((row) => row[field] !== undefined));
+const hrefOf = (job, rank) => `#job=${encodeURIComponent(job.id)}&rank=${rank}`;
+const hasEnded = (row) => row.state !== "running" && row.state !== "stopped";
+
+// Returns what sorts the slowest first. A rank for which the others wait is itself in no call.
+const slowness = (row) => [row.state === "running" ? 1 : 0, row.slow ? 0 : 1, -(row.lag ?? 0),
+  row.waiting_s ?? 0, row.steps_per_second ?? Infinity];
+
+function sorted(rows) {
+  const {field, down} = order;
+  const keys = new Map(rows.map((row) => [row, field === null ? slowness(row) : [row[field]]]));
+  return [...rows].sort((a, b) => {
+    const [left, right] = [keys.get(a), keys.get(b)];
+    for (let i = 0; i < left.length; ++i) {
+      if (left[i] === right[i]) continue;
+      if (left[i] === undefined) return 1;
+      if (right[i] === undefined) return -1;
+      return (left[i] < right[i] ? -1 : 1) * (down ? -1 : 1);
+    }
+    return a.rank - b.rank;
+  });
+}
+
+// Returns the classes and the mark of a rank in the grid. No mark is a colour alone.
+function markOf(row) {
+  if (row.state === "stopped") return ["is-stopping", "‖"];
+  if (row.state === "exited with 0") return ["is-finished", "✓"];
+  if (hasEnded(row)) return ["is-lost", "✕"];
+  if (row.slow) return ["is-running is-slow", "!"];
+  if (row.lag >= MARKED_LAG) {
+    return ["is-running is-behind", `▼${row.lag > 999 ? "999+" : row.lag}`];
+  }
+  return ["is-running", row.waiting_s >= LONG_WAIT_S ? "◷" : ""];
+}
+
+const setText = (element, text) => {
+  if (element.textContent !== text) element.textContent = text;
+};
+
+// Returns a share of 100 in steps of 10, so that few elements change.
+const tenth = (part) => String(Math.min(100, 10 * Math.round(10 * part)) || 0);
+
+// Shows the ranks in the grid of nodes. The grid itself is made only when nodes change.
+function paintRanks(job) {
+  const rows = new Map(ranksKnown(job).map((row) => [String(row.rank), row]));
+  const most = ranksKnown(job).reduce((most, row) => Math.max(most, row.memory_bytes ?? 0), 1);
+  byId("legend")?.toggleAttribute("hidden", rows.size === 0);
+  for (const cell of document.querySelectorAll(".ranks span")) {
+    const {rank} = cell.dataset;
+    const row = rows.get(rank);
+    const [kind, mark] = row ? markOf(row) : [cell.dataset.class, ""];
+    if (cell.className !== kind) cell.className = kind;
+    setText(cell, mark ? `${rank} ${mark}` : rank);
+    if (!row) continue;
+    const lines = `${tenth((row.cpu_percent ?? 0) / 100)} ${tenth((row.memory_bytes ?? 0) / most)}`;
+    if (cell.dataset.lines !== lines) {
+      cell.dataset.lines = lines;
+      const [cpu, memory] = lines.split(" ");
+      cell.style.setProperty("--cpu", `${cpu}%`);
+      cell.style.setProperty("--memory", `${memory}%`);
+    }
+    const parts = [`rank ${rank}: ${row.state}`, row.slow,
+      row.step === undefined ? "" : `step ${row.step}`,
+      row.lag > 0 ? `${count(row.lag, "step")} behind` : "", row.collective,
+      row.waiting_s === undefined ? "" : `in it for ${seconds(row.waiting_s)}`,
+      share(row.cpu_percent) ? `CPU ${share(row.cpu_percent)}` : "", bytes(row.memory_bytes)];
+    cell.title = parts.filter((part) => part).join(", ");
+  }
+}
+
+// Returns the table of ranks, still empty. fillRanks() keeps it up to date.
+function ranksOfJob(job) {
+  const rows = ranksKnown(job);
+  if (rows.length === 0) return null;
+  const sortBy = (field) => () => {
+    order = {field, down: order.field === field && !order.down};
+    render();
+  };
+  const heading = ([field, text, kind]) => {
+    const isChosen = order.field === field;
+    const button = make("button", {id: `by-${field}`},
+      `${text}${isChosen ? (order.down ? " ▼" : " ▲") : ""}`);
+    button.addEventListener("click", sortBy(field));
+    return make("th", {class: kind, "aria-sort":
+      isChosen ? (order.down ? "descending" : "ascending") : "none"}, button);
+  };
+  const slowest = make("button", {id: "by-slowest", "aria-pressed": order.field === null},
+    "slowest first");
+  slowest.addEventListener("click", sortBy(null));
+  const turn = (id, text, by) => {
+    const button = make("button", {id}, text);
+    button.addEventListener("click", () => {
+      firstListed += by;
+      render();
+    });
+    return button;
+  };
+  const end = Math.min(firstListed + RANKS_LISTED, rows.length);
+  const pages = rows.length <= RANKS_LISTED ? [] : [
+    firstListed > 0 ? turn("former-ranks", "◀ former", -RANKS_LISTED) : null,
+    ` ${firstListed + 1} to ${end} of ${rows.length} `,
+    end < rows.length ? turn("next-ranks", "next ▶", RANKS_LISTED) : null];
+  return make("section", {}, make("h2", {}, "Ranks"),
+    make("p", {}, slowest, " ", ...pages),
+    make("div", {class: "scroll", tabindex: "0"}, make("table", {id: "ranks"},
+      make("thead", {}, make("tr", {}, ...columnsOf(rows).map(heading))), make("tbody", {}))),
+    job.ranks_left_out > 0 ? make("p", {}, `${count(job.ranks_left_out, "rank")} more`) : null);
+}
+
+function fillRanks(job) {
+  const body = document.querySelector("#ranks tbody");
+  if (!body) return;
+  const columns = columnsOf(ranksKnown(job));
+  const rows = sorted(ranksKnown(job))
+    .slice(firstListed, firstListed + RANKS_LISTED);
+  const focused = body.contains(document.activeElement) ? document.activeElement.textContent : null;
+  while (body.children.length > rows.length) body.lastChild.remove();
+  while (body.children.length < rows.length) {
+    body.append(make("tr", {}, ...columns.map(([field, , kind]) =>
+      make("td", {class: kind}, field === "rank" ? make("a", {}) : null))));
+  }
+  rows.forEach((row, i) => {
+    const {cells} = body.children[i];
+    columns.forEach((column, j) => {
+      if (column[0] !== "rank") return setText(cells[j], String(textOf(column, row)));
+      const link = cells[j].firstChild;
+      setText(link, String(row.rank));
+      if (link.getAttribute("href") !== hrefOf(job, row.rank)) link.href = hrefOf(job, row.rank);
+    });
+  });
+  if (focused !== null && document.activeElement.textContent !== focused) {
+    [...body.querySelectorAll("a")].find((link) => link.textContent === focused)
+      ?.focus({preventScroll: true});
+  }
+}
+
+function chosenRankOf(job, row, rank) {
+  const node = job.nodes.find((one) => one.first_rank <= rank && rank <= one.last_rank);
+  const facts = row ? FIELDS.filter(([field]) => row[field] !== undefined)
+    .map((field) => make("div", {}, make("dt", {}, field[1]), make("dd", {}, textOf(field, row))))
+    : [];
+  return make("section", {id: "chosen-rank"}, make("h2", {}, `Rank ${rank}`),
+    row ? make("dl", {class: "facts"}, ...facts)
+      : make("p", {}, node ? `Node ${node.node_rank}: ${stateOfNode(job, node)[1]}. ` +
+        "Nothing more is known of the rank now." : "The job has no such rank now."),
+    make("p", {}, make("a", {href: `#job=${encodeURIComponent(job.id)}`}, "Close")));
 }
 
 // Returns what is known of the first failure: the headline, its message, what helps, its last lines.
@@ -236,12 +443,14 @@ function eventsOf(job) {
 
 // --- the page --------------------------------------------------------------------------------------
 
-function chosenJob() {
-  const match = /^#job=(.*)$/.exec(location.hash);
+// Returns the job and the rank of the address; null: it has none.
+function chosen() {
+  const match = /^#job=([^&]*)(?:&rank=(\d+))?$/.exec(location.hash);
   try {
-    return match ? decodeURIComponent(match[1]) : null;
+    if (!match) return [null, null];
+    return [decodeURIComponent(match[1]), match[2] ? Number(match[2]) : null];
   } catch {
-    return null;
+    return [null, null];
   }
 }
 
@@ -281,19 +490,27 @@ function show(sections) {
 function render() {
   if (!status) return;
   byId("service").textContent = `${status.host} · ${status.version}`;
-  const id = chosenJob();
+  const [id, rank] = chosen();
   const job = id === null ? null : status.jobs.find((one) => one.id === id);
   if (job) {
     document.title = `${job.id} ${stateOf(job)}`;
-    const {nodes, failures, events, times, ...head} = job;
+    const {nodes, failures, events, times, ranks, ...head} = job;
+    const row = ranksKnown(job).find((one) => one.rank === rank);
+    if (firstListed >= ranksKnown(job).length) firstListed = 0;
+    const fields = columnsOf(ranksKnown(job)).map(([field]) => field);
     // How long a connected node was silent is not shown.
     const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
     ["goodput", [id, times], () => goodputOf(job)],
+    ...(rank === null ? []
+      : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
+    ["ranks", [id, order, firstListed, fields, ranksKnown(job).length], () => ranksOfJob(job)],
     ["failures", [id, failures], () => failuresOf(job)],
     ["events", [id, events], () => eventsOf(job)]]);
+    paintRanks(job);
+    fillRanks(job);
   } else if (id !== null) {
     document.title = "ddprun";
     show([["none", [id, status.jobs_left_out], () => make("section", {},
@@ -302,7 +519,8 @@ function render() {
       make("p", {}, make("a", {href: "#"}, "All jobs")))]]);
   } else {
     document.title = `ddprun: ${count(status.jobs.length, "job")}`;
-    show([["jobs", [status.jobs, status.jobs_left_out], jobList]]);
+    const jobs = status.jobs.map(({ranks, ...job}) => [job, stepOf({ranks, ...job})]);
+    show([["jobs", [jobs, status.jobs_left_out], jobList]]);
   }
 }
 
@@ -402,8 +620,16 @@ byId("token").addEventListener("submit", async (event) => {
   connect();
 });
 
-window.addEventListener("hashchange", () => {
+byId("main").addEventListener("click", (event) => {
+  const cell = event.target.closest(".ranks span");
+  const [id] = chosen();
+  if (cell && id !== null) location.hash = hrefOf({id}, cell.dataset.rank);
+});
+
+window.addEventListener("hashchange", (event) => {
   render();
-  window.scrollTo(0, 0);
+  const [id, rank] = chosen();
+  if (rank !== null) return byId("chosen-rank")?.scrollIntoView({block: "nearest"});
+  if (!event.oldURL.includes(`#job=${encodeURIComponent(id)}&rank=`)) window.scrollTo(0, 0);
 });
 connect();

@@ -87,10 +87,15 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
   } else if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
     forward(agent.job, job->second.membership.status(agent.agent_id, *status, now));
   } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
-    job->second.membership.heard(agent.agent_id, now);
+    Membership& membership = job->second.membership;
+    membership.heard(agent.agent_id, now);
+    if (!heartbeat->ranks.rows.empty()) {
+      membership.take_ranks(agent.agent_id, heartbeat->ranks, now);
+    }
     out_.sends.push_back(
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
-                                         .next = next_beat_in(options_.times.heartbeat(), now)}});
+                                         .next = next_beat_in(options_.times.heartbeat(), now),
+                                         .is_watched = is_watched(agent.job, now)}});
   } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
     hand_on(inquiries_.handle_page(agent.agent_id, *page, now));
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
@@ -98,6 +103,27 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     hand_on(inquiries_.agent_left(agent.agent_id, now));
   }
   return std::exchange(out_, {});
+}
+
+void JobTable::watched(const std::string& job, TimePoint now) {
+  if (job.empty()) watched_at_ = now;
+  if (const auto found = jobs_.find(job); found != jobs_.end()) found->second.watched_at = now;
+}
+
+void JobTable::take_ranks(AgentConnectionId connection, const RankReport& report, TimePoint now) {
+  const auto agent = agents_.find(connection);
+  if (agent == agents_.end()) return;
+  const auto job = jobs_.find(agent->second.job);
+  if (job != jobs_.end()) job->second.membership.take_ranks(agent->second.agent_id, report, now);
+}
+
+bool JobTable::is_watched(const std::string& job, TimePoint now) const {
+  const auto is_recent = [now](std::optional<TimePoint> when) {
+    return when && now - *when < kWatchedFor;
+  };
+  if (is_recent(watched_at_)) return true;
+  const auto found = jobs_.find(job);
+  return found != jobs_.end() && is_recent(found->second.watched_at);
 }
 
 void JobTable::hello(const Origin& origin, const Hello& hello) {

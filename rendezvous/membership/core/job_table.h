@@ -124,6 +124,7 @@ class JobTable {
   static constexpr std::size_t kRecallsKept = 10'000;
   static constexpr std::size_t kOverKept = 1000;
   static constexpr std::size_t kWatchersKept = 1000;
+  static constexpr Duration kWatchedFor = std::chrono::seconds(10);
 
   explicit JobTable(ServiceOptions options);
   // Continues where an earlier run of the service has ended.
@@ -140,6 +141,14 @@ class JobTable {
   // Handles a message: answers or refuses it. A message that a codec accepts can only affect
   // its own job.
   ServiceOutput receive(const Origin& origin, const AgentMessage& message, TimePoint now);
+  // Reports that a person looks at this job, or at all jobs if `job` is empty. For kWatchedFor the
+  // answers to heartbeats ask its agents for their ranks.
+  void watched(const std::string& job, TimePoint now);
+  // Takes the ranks of an agent in this process, which sends no heartbeats.
+  void take_ranks(AgentConnectionId connection, const RankReport& report, TimePoint now);
+  // Returns whether somebody has looked at the job within kWatchedFor; with an empty `job`, at all
+  // jobs.
+  bool is_watched(const std::string& job, TimePoint now) const;
   // Handles the end of a connection. No effect if it never sent a Hello or was replaced.
   ServiceOutput disconnected(AgentConnectionId connection, TimePoint now);
   // Returns whether this connection reads the output of workers. If so, call all_sent()
@@ -200,6 +209,7 @@ class JobTable {
     std::uint64_t last_change = 0;
     std::uint64_t end_number = 0;  // as in its JobRecord
     std::optional<TimePoint> deserted_since = {};
+    std::optional<TimePoint> watched_at = {};
     auto mark() const { return std::tuple(membership.landmark(), former_instance, owner); }
   };
   struct Agent {
@@ -238,6 +248,7 @@ class JobTable {
   ServiceOutput out_;               // what it has led to so far; empty between events
   std::optional<TimePoint> awake_;  // time of the last call, once pulse() was called
   std::map<std::string, Job> jobs_;
+  std::optional<TimePoint> watched_at_;  // when a person has looked at all jobs
   std::uint64_t jobs_begun_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t jobs_ended_ = 0;

@@ -361,7 +361,26 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
 
 void Membership::heard(const std::string& agent_id, TimePoint now) {
   const auto found = members_.find(agent_id);
-  if (found != members_.end()) found->second.last_heard = now;
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  member.last_heard = now;
+  if (now - member.ranks_when > kRanksLast) member.ranks = {};
+}
+
+void Membership::take_ranks(const std::string& agent_id, const RankReport& report, TimePoint now) {
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  member.ranks = {.generation = report.generation};
+  member.ranks_when = now;
+  if (!member.assignment || report.generation != generation_) return;
+  int next = member.assignment->first_rank.value;
+  const int end = std::min(next + member.node.slots, static_cast<int>(kMaxRankRows));
+  for (const RankRow& row : report.rows) {
+    if (row.rank.value < next || row.rank.value >= end) continue;
+    member.ranks.rows.push_back(row);
+    next = row.rank.value + 1;
+  }
 }
 
 MembershipOutput Membership::left(const std::string& agent_id, const Leave& leave, TimePoint now) {

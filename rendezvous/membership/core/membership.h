@@ -140,6 +140,8 @@ class Membership {
     std::optional<int> node_rank;          // in its last generation, if that is the newest one
     std::optional<Assignment> assignment;  // of the current generation
     Tally counted = {};                    // its part of tally_
+    RankReport ranks = {};                 // that it has sent last; empty: it is old
+    TimePoint ranks_when = {};             // when they came
   };
   using Members = std::map<std::string, Member>;  // by agent id: a fixed order
 
@@ -153,6 +155,8 @@ class Membership {
   static constexpr std::size_t kSeenKept = 32;  // lines of the newest failed generation
   // How often the books of a running generation are recorded.
   static constexpr Duration kBooksKeptEvery = std::chrono::minutes(5);
+  // For how long the ranks that a node has sent count as present.
+  static constexpr Duration kRanksLast = std::chrono::seconds(10);
   // Minimum time between two restarts that use no budget because the service did not run.
   static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
@@ -181,6 +185,9 @@ class Membership {
   MembershipOutput status(const std::string& agent_id, const AgentStatus& status, TimePoint now);
   // Handles a heartbeat. Extends the lease.
   void heard(const std::string& agent_id, TimePoint now);
+  // Takes what a node says about its ranks in the newest generation. Drops the rows of other ranks,
+  // and those from kMaxRankRows on.
+  void take_ranks(const std::string& agent_id, const RankReport& report, TimePoint now);
   // Handles an agent's last message: nothing of the job is left on its node, or it says what
   // is left.
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);

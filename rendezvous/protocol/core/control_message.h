@@ -31,6 +31,7 @@
 #include "rendezvous/protocol/core/code_ranges.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
 #include "rendezvous/protocol/core/job_times.h"
+#include "rendezvous/protocol/core/rank_row.h"
 #include "rendezvous/protocol/core/user_request.h"
 #include "rendezvous/protocol/core/verdict.h"
 #include "rendezvous/protocol/core/worker_end.h"
@@ -209,6 +210,7 @@ struct Hello {
 };
 struct Heartbeat {
   std::uint64_t number = 0;
+  RankReport ranks = {};  // empty unless the service has asked for it (HeartbeatAck::is_watched)
 };
 // Leave: the last message of an agent. No process of it is left on its node.
 struct Leave {
@@ -244,6 +246,9 @@ struct HeartbeatAck {
   // When the agent must send the next heartbeat, about one interval from now. Zero: after the
   // interval.
   Duration next{};
+  // A person looks at the job, so the next heartbeats should have the ranks. An older service
+  // never asks.
+  bool is_watched = false;
 };
 
 // Directives. Assignment is one, too.

@@ -33,6 +33,14 @@ struct RankRow {
   friend bool operator==(const RankRow&, const RankRow&) = default;
 };
 
+// RankReport: the rows of one node, by rank.
+struct RankReport {
+  Generation generation{-1};  // in which its workers run
+  std::vector<RankRow> rows = {};
+
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
 // Returns the highest step of all rows; nullopt: none has a step.
 inline std::optional<std::int64_t> foremost_step(const std::vector<RankRow>& rows) {
   std::optional<std::int64_t> foremost;

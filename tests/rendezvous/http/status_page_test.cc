@@ -26,6 +26,10 @@ class StatusPageTest : public testing::Test {
     hello.node.slots = slots;
     table_.receive({.connection = AgentConnectionId(connection)}, hello, now_.boot);
   }
+  void tell(std::uint64_t connection, std::vector<RankRow> rows) {
+    table_.receive({.connection = AgentConnectionId(connection)},
+                   Heartbeat{1, {Generation(0), std::move(rows)}}, now_.boot);
+  }
   void pass(Duration time) {
     now_.boot += time;
     now_.calendar += time;
@@ -136,6 +140,64 @@ TEST_F(StatusPageTest, TellsNothingThatCouldTakeAnAgentsPlace) {
   join(1, "job", "node0");
   EXPECT_THAT(page(), Not(HasSubstr("agent of")));
   EXPECT_THAT(page(), Not(HasSubstr("s-1"))) << "the instance";
+}
+
+// --- ranks ---
+
+TEST_F(StatusPageTest, HasTheRanksThatNodesHaveLatelyTold) {
+  join(1, "pair", "node0", 2, 2);
+  join(2, "pair", "node1", 2, 2);
+  EXPECT_EQ(seen()["jobs"][0]["ranks"], Json::array()) << "no node has told any";
+  EXPECT_EQ(seen()["jobs"][0]["ranks_left_out"], 0);
+  tell(2,
+       {{.rank = Rank(2), .state = "running", .step = 90}, {.rank = Rank(3), .state = "stopped"}});
+  tell(1, {{.rank = Rank(0), .state = "running", .step = 100}});
+  const Json ranks = seen()["jobs"][0]["ranks"];
+  ASSERT_EQ(ranks.size(), 3u);
+  EXPECT_EQ(ranks[0]["rank"], 0);
+  EXPECT_EQ(ranks[0]["lag"], 0);
+  EXPECT_EQ(ranks[1]["lag"], 10) << "behind a rank of another node";
+  EXPECT_EQ(ranks[1]["host"], "node1");
+  EXPECT_EQ(ranks[1]["node"], 1);
+  EXPECT_FALSE(ranks[2].contains("lag"));
+  pass(Membership::kRanksLast);
+  tell(1, {{.rank = Rank(0), .state = "running"}});
+  pass(seconds(1));
+  EXPECT_EQ(seen()["jobs"][0]["ranks"].size(), 1u) << "node 1 has told none for long";
+  table_.disconnected(AgentConnectionId(1), now_.boot);
+  EXPECT_EQ(seen()["jobs"][0]["ranks"], Json::array());
+}
+
+TEST_F(StatusPageTest, TextsOfRanksAreOnlyText) {
+  join(1, "job", "node0");
+  tell(1, {{.rank = Rank(0), .state = "\xff\"},{", .collective = "<b>\n\x01"}});
+  const Json ranks = seen()["jobs"][0]["ranks"];
+  ASSERT_EQ(ranks.size(), 1u);
+  EXPECT_EQ(ranks[0]["state"], "\uFFFD\"},{");
+  EXPECT_EQ(ranks[0]["collective"], "<b>\n\x01");
+}
+
+TEST_F(StatusPageTest, RanksLeaveNoJobOutAndAreBounded) {
+  constexpr std::size_t kJobs = 8;
+  for (std::uint64_t job = 1; job <= kJobs; ++job) {
+    join(job, std::to_string(job), "node0", 1, 1000);
+    std::vector<RankRow> rows;
+    for (int rank = 0; rank < 1000; ++rank) {
+      rows.push_back({.rank = Rank(rank), .state = "running", .collective = std::string(100, 'x')});
+    }
+    tell(job, std::move(rows));
+  }
+  EXPECT_LT(page().size(), kMaxStatusBytes);
+  const Json status = seen();
+  ASSERT_EQ(status["jobs"].size(), kJobs);
+  EXPECT_EQ(status["jobs"][0]["ranks"].size(), 1000u);
+  const Json& last = status["jobs"][kJobs - 1];
+  EXPECT_EQ(last["ranks"].size() + last["ranks_left_out"].get<std::size_t>(), 1000u);
+  EXPECT_GT(last["ranks_left_out"], 0);
+  const Json small = Json::parse(status_page(table_, now_, {.max_bytes = kMaxPageBytes}));
+  EXPECT_EQ(small["jobs"].size(), kJobs);
+  EXPECT_EQ(Json::parse(status_page(table_, now_, {.only = "3"}))["jobs"][0]["ranks"].size(),
+            1000u);
 }
 
 // --- names that clients choose ---

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace ddprun {
@@ -257,6 +258,67 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   const auto end = decode<ServiceMessage>(body(encode(ServiceMessage(ended))));
   EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
   EXPECT_TRUE(std::get<End>(*end).runs_end_commands);
+}
+
+TEST(ControlCodec, AHeartbeatMayHaveTheRanks) {
+  EXPECT_THAT(body(encode(AgentMessage(Heartbeat{3}))), Not(HasSubstr("ranks")));
+  EXPECT_THAT(body(encode(ServiceMessage(HeartbeatAck{3}))), Not(HasSubstr("watched")));
+  Heartbeat beat{.number = 3, .ranks = {.generation = Generation(2)}};
+  beat.ranks.rows = {{.rank = Rank(8), .local_rank = LocalRank(0), .state = "running"},
+                     {.rank = Rank(9),
+                      .local_rank = LocalRank(1),
+                      .pid = 4711,
+                      .state = "killed by SIGKILL",
+                      .step = -5,
+                      .steps_per_second = 0.5,
+                      .collective = "all_reduce 12",
+                      .waiting_s = 1.25,
+                      .cpu_percent = 99.5,
+                      .memory_bytes = 1 << 20,
+                      .slow = "why"}};
+  const auto read = decode<AgentMessage>(body(encode(AgentMessage(beat))));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(std::get<Heartbeat>(*read).ranks, beat.ranks);
+  const HeartbeatAck ack{.number = 3, .is_watched = true};
+  EXPECT_TRUE(std::get<HeartbeatAck>(*decode<ServiceMessage>(body(encode(ServiceMessage(ack)))))
+                  .is_watched);
+}
+
+TEST(ControlCodec, RanksOutOfBoundsAreRefused) {
+  const auto with = [](const std::string& ranks) {
+    return decode<AgentMessage>(R"({"type":"heartbeat","number":1,"generation":0,"ranks":)" +
+                                ranks + "}");
+  };
+  const std::string row = R"({"rank":0,"local_rank":0,"state":"running")";
+  EXPECT_TRUE(with("[" + row + R"(,"of a later version":1}])"));
+  EXPECT_FALSE(with("7"));
+  EXPECT_FALSE(with("[" + row + R"(,"collective":")" + std::string(129, 'x') + "\"}]"));
+  EXPECT_FALSE(with("[" + row + R"(,"cpu_percent":"x"}])"));
+  EXPECT_FALSE(with("[" + row + R"(,"memory_bytes":-1}])"));
+  std::string many = "[" + row + "}";
+  for (std::size_t i = 1; i <= kMaxRankRows; ++i) many += "," + row + "}";
+  EXPECT_FALSE(with(many + "]"));
+}
+
+// The largest report must fit into a frame, or it would end the agent's connection.
+TEST(ControlCodec, TheLargestReportOfRanksFitsIntoAFrame) {
+  const std::string text(kMaxRankTextBytes, 'x');
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  Heartbeat beat;
+  for (std::size_t i = 0; i < kMaxRankRows; ++i) {
+    beat.ranks.rows.push_back({.rank = Rank(2147483647),
+                               .local_rank = LocalRank(2147483647),
+                               .pid = 2147483647,
+                               .state = text,
+                               .step = -most,
+                               .steps_per_second = 1.2345678901234567e-300,
+                               .collective = text,
+                               .waiting_s = 1.2345678901234567e-300,
+                               .cpu_percent = 1.2345678901234567e-300,
+                               .memory_bytes = most,
+                               .slow = text});
+  }
+  EXPECT_TRUE(encode(AgentMessage(beat)));
 }
 
 TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <future>
 #include <nlohmann/json.hpp>
@@ -423,6 +424,70 @@ TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
   EXPECT_TRUE(await<HeartbeatAck>(agent)) << "nothing of that disturbed the agent";
 }
 
+TEST_F(ServerTest, AsksAgentsForTheirRanksOnlyWhenSomebodyReadsTheStatus) {
+  RawTcpClient agent(service_.port());
+  say(agent, hello_of("job", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  const auto is_asked = [&] {
+    say(agent, Heartbeat{1});
+    return await<HeartbeatAck>(agent)->is_watched;
+  };
+  EXPECT_EQ(http_get(service_.port(), "/metrics").status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/").status, 200);
+  EXPECT_FALSE(is_asked());
+  const auto ranks = [&] {
+    const auto page = nlohmann::json::parse(http_get(service_.port(), "/status.json").body);
+    return page["jobs"][0]["ranks"];
+  };
+  EXPECT_EQ(ranks(), nlohmann::json::array());
+  EXPECT_TRUE(is_asked());
+  const RankRow row{.rank = Rank(0), .state = "running", .step = 7};
+  say(agent, Heartbeat{2, {Generation(0), {row}}});
+  EXPECT_TRUE(eventually([&] { return ranks().size() == 1; })) << "a page is kept for a moment";
+  EXPECT_EQ(ranks()[0]["step"], 7);
+}
+
+TEST_F(ServerTest, AsksAgentsForTheirRanksWhileAPageOrAUserWatches) {
+  RawTcpClient agent(service_.port());
+  say(agent, hello_of("job", "a"));
+  RawTcpClient other(service_.port());
+  say(other, hello_of("other", "b"));
+  ASSERT_TRUE(await<Assignment>(agent) && await<Assignment>(other));
+  const auto is_asked = [](RawTcpClient& one) {
+    say(one, Heartbeat{1});
+    return await<HeartbeatAck>(one)->is_watched;
+  };
+  RawTcpClient user(service_.port());
+  say(user, UserRequest{.what = UserRequest::What::kStatus, .number = 1, .job = "job"});
+  ASSERT_TRUE(await<Answer>(user));
+  EXPECT_TRUE(is_asked(agent));
+  EXPECT_FALSE(is_asked(other)) << "the user looks at one job";
+  RawTcpClient page(service_.port());
+  page.send("GET /events HTTP/1.1\r\nHost: here\r\n\r\n");
+  page.receive_through("\n\n");
+  EXPECT_TRUE(is_asked(other));
+}
+
+// An agent in the service's process sends no heartbeats.
+TEST_F(ServerTest, AnAgentInItsProcessIsAskedWhenSomebodyLooks) {
+  std::atomic<int> asked = 0;
+  service_.on_thread([&] {
+    RendezvousServer& server = service_.server();
+    const auto id =
+        server.attach([](const ServiceMessage&) {},
+                      [&] {
+                        ++asked;
+                        return RankReport{Generation(0), {{.rank = Rank(0), .state = "running"}}};
+                      });
+    server.receive(id, hello_of("job", "a"));
+  });
+  EXPECT_EQ(http_get(service_.port(), "/metrics").status, 200);
+  EXPECT_EQ(asked, 0);
+  const auto page = nlohmann::json::parse(http_get(service_.port(), "/status.json").body);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(page["jobs"][0]["ranks"].size(), 1u);
+}
+
 TEST_F(ServerTest, PushesChangesToOpenPages) {
   RawTcpClient reader(service_.port());
   reader.send("GET /events HTTP/1.1\r\nHost: here\r\n\r\n");
@@ -714,7 +779,7 @@ TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   std::promise<void> drained;
   service_->on_thread([&] {
     RendezvousServer& server = service_->server();
-    server.receive(server.attach([](const ServiceMessage&) {}), hello_of("k", "b"));
+    server.receive(server.attach([](const ServiceMessage&) {}, nullptr), hello_of("k", "b"));
     server.drain([&] { drained.set_value(); });
   });
   ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);

@@ -42,7 +42,10 @@ class AgentLinkTest : public testing::Test {
         places_.push_back(connect->place);
       }
       if (std::holds_alternative<LinkClose>(action)) ++closes_;
-      if (auto* send = std::get_if<LinkTransmit>(&action)) sent_.push_back(send->message);
+      if (auto* send = std::get_if<LinkTransmit>(&action)) {
+        sent_.push_back(send->message);
+        if (send->with_ranks) ranks_sent_.push_back(now_);
+      }
       if (auto* deliver = std::get_if<LinkDeliver>(&action)) {
         if (const auto directive = directive_of(deliver->message)) delivered_.push_back(*directive);
       }
@@ -65,7 +68,9 @@ class AgentLinkTest : public testing::Test {
       take(link_->tick(now_));
       for (const AgentMessage& message : sent_) {
         if (const auto* beat = std::get_if<Heartbeat>(&message); beat && answers) {
-          take(link_->received(HeartbeatAck{beat->number}, now_));
+          ++beats_;
+          take(link_->received(HeartbeatAck{.number = beat->number, .is_watched = is_watched_},
+                               now_));
         }
       }
     }
@@ -95,8 +100,59 @@ class AgentLinkTest : public testing::Test {
   int closes_ = 0;
   std::optional<ServiceLost> lost_;
   std::vector<AgentMessage> sent_;
+  std::vector<TimePoint> ranks_sent_;  // when a heartbeat was to have them
+  bool is_watched_ = false;            // as acknowledgements say
+  int beats_ = 0;                      // that were answered
   std::vector<Directive> delivered_;
 };
+
+TEST_F(AgentLinkTest, SendsNoRanksUnlessTheServiceAsksForThem) {
+  bring_up();
+  pass(seconds(60), true);
+  EXPECT_TRUE(ranks_sent_.empty()) << "nobody watches, or the service is older";
+}
+
+TEST_F(AgentLinkTest, SendsTheRanksAtOnceThenOnceASecondUntilNobodyWatches) {
+  welcome_.heartbeat_interval = seconds(4);
+  welcome_.agent_patience = seconds(16);
+  bring_up();
+  is_watched_ = true;
+  pass(seconds(4), true);
+  ASSERT_EQ(ranks_sent_.size(), 1u);
+  EXPECT_EQ(ranks_sent_[0], TimePoint(seconds(1004)));
+  pass(seconds(6), true);
+  EXPECT_EQ(ranks_sent_.size(), 7u) << "more often than heartbeats came before";
+  is_watched_ = false;
+  pass(seconds(1), true);
+  ranks_sent_.clear();
+  beats_ = 0;
+  pass(seconds(40), true);
+  EXPECT_TRUE(ranks_sent_.empty());
+  EXPECT_EQ(beats_, 10);
+}
+
+TEST_F(AgentLinkTest, MoreFrequentHeartbeatsHaveTheRanksOnlyOnceASecond) {
+  welcome_.heartbeat_interval = milliseconds(100);
+  bring_up();
+  is_watched_ = true;
+  pass(seconds(9), true);
+  EXPECT_GT(beats_, 80);
+  EXPECT_NEAR(static_cast<double>(ranks_sent_.size()), 10, 1);
+}
+
+TEST_F(AgentLinkTest, AnotherServiceAsksAnewForTheRanks) {
+  bring_up();
+  is_watched_ = true;
+  pass(seconds(3), true);
+  take(link_->disconnected("reset", now_));
+  next_try();
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  is_watched_ = false;
+  ranks_sent_.clear();
+  pass(seconds(5), true);
+  EXPECT_TRUE(ranks_sent_.empty());
+}
 
 TEST_F(AgentLinkTest, SaysHelloOnEveryNewConnection) {
   bring_up();

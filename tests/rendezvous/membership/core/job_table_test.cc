@@ -129,6 +129,51 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
   EXPECT_EQ(find<HeartbeatAck>(out, 1)->number, 7u);
 }
 
+TEST_F(JobTableTest, AsksForTheRanksOfAJobOnlyWhileSomebodyWatchesIt) {
+  receive(1, hello("j", "a"));
+  receive(2, hello("k", "b"));
+  const auto asks = [this](std::uint64_t connection) {
+    return find<HeartbeatAck>(receive(connection, Heartbeat{1}), connection)->is_watched;
+  };
+  EXPECT_FALSE(asks(1));
+  table_.watched("no such job", now_);
+  table_.watched("j", now_);
+  EXPECT_TRUE(asks(1));
+  EXPECT_FALSE(asks(2));
+  now_ += JobTable::kWatchedFor;
+  EXPECT_FALSE(asks(1)) << "nobody has looked since";
+  table_.watched("", now_);
+  EXPECT_TRUE(asks(1) && asks(2));
+  now_ += JobTable::kWatchedFor;
+  EXPECT_FALSE(asks(1) || asks(2));
+}
+
+TEST_F(JobTableTest, KeepsOfTheRanksOnlyThoseThatTheNodeHas) {
+  Hello first = testing_support::hello_of("j", "a", {2, 2});
+  Hello second = testing_support::hello_of("j", "b", {2, 2});
+  first.node.slots = 2;
+  second.node.slots = 7000;
+  receive(1, first);
+  receive(2, second);
+  const auto kept = [this](const char* agent) {
+    return table_.find("j")->members().at(agent).ranks.rows;
+  };
+  const auto rows = [](std::vector<int> ranks) {
+    std::vector<RankRow> made;
+    for (const int rank : ranks) made.push_back({.rank = Rank(rank), .state = "running"});
+    return made;
+  };
+  receive(1, Heartbeat{1, {Generation(0), rows({0, 0, 1, 2, 1})}});
+  EXPECT_EQ(kept("a"), rows({0, 1}));
+  receive(1, Heartbeat{2, {Generation(1), rows({0})}});
+  EXPECT_TRUE(kept("a").empty()) << "of another generation";
+  receive(2, Heartbeat{1, {Generation(0), rows({1, 2, 999, 1000})}});
+  EXPECT_EQ(kept("b"), rows({2, 999}));
+  now_ += Membership::kRanksLast + seconds(1);
+  receive(2, Heartbeat{2});
+  EXPECT_TRUE(kept("b").empty()) << "nobody watches any more";
+}
+
 // If each of a thousand agents sent its heartbeats at its own time, they would cost three times
 // as much.
 TEST_F(JobTableTest, AsksAllAgentsForHeartbeatsAtTheSameFewMoments) {
