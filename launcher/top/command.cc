@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -37,6 +38,8 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kRefresh = std::chrono::seconds(1);
+// A service asks agents for their ranks only while somebody watches. So its first answer has none.
+constexpr Duration kRanksCome = std::chrono::seconds(3);
 
 // Fetch: asks for the next picture of the job in a thread of its own. One is asked for at a time.
 class Fetch {
@@ -229,6 +232,20 @@ void LiveView::wait_for_key() {
   }
 }
 
+// Prints the view; one without ranks only if none come soon. Returns the exit code.
+int print_table(JobWatch& watch, JobView view) {
+  const TimePoint deadline = BootClock::now() + kRanksCome;
+  while (view.ranks.empty() && view.outcome.empty() && BootClock::now() < deadline) {
+    poll_until({}, std::min(deadline, BootClock::now() + kRefresh / 4));
+    const JobPicture next = watch.picture();
+    if (next.trouble.empty()) view = view_of(next.json);
+  }
+  TopScreen screen;
+  screen.show(std::move(view));
+  std::fputs(screen.text().c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 
 int run_top(const std::vector<std::string>& arguments) {
@@ -245,12 +262,7 @@ int run_top(const std::vector<std::string>& arguments) {
   if (const int code = watch->find(); code != 0) return code;
   const JobPicture first = watch->picture();
   if (!first.trouble.empty()) return end_refused(*options, first.trouble, first.code);
-  if (options->once || !FullScreen::is_possible()) {
-    TopScreen screen;
-    screen.show(view_of(first.json));
-    std::fputs(screen.text().c_str(), stdout);
-    return 0;
-  }
+  if (options->once || !FullScreen::is_possible()) return print_table(*watch, view_of(first.json));
   Result<UniqueFd> signals =
       open_signal_source(without_ignored({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH}));
   if (!signals) return fail("ddprun", signals.error(), ExitCode::kFiles);

@@ -72,7 +72,11 @@ JobView view_of(const Json& picture) {
     for (const Json& rank : rows) here.push_back(row_of(rank));
   }
   // What agents say is newer than what the service knows. They may have a part of the ranks only.
-  if (here.size() >= view.ranks.size()) view.ranks = std::move(here);
+  if (here.size() >= view.ranks.size()) {
+    view.ranks = std::move(here);
+  } else {
+    view.ranks_left_out = integer_field(job, "ranks_left_out").value_or(0);
+  }
   for (const TopRow& row : view.ranks) {
     if (row.step && (!view.step || *row.step > *view.step)) view.step = row.step;
     if (row.steps_per_second && row.step == view.step) view.steps_per_second = row.steps_per_second;

@@ -22,6 +22,8 @@ using testing::StartsWith;
 // terminal before and after it.
 class TopTest : public ControlByServiceTest {
  protected:
+  // Other jobs may run on this host.
+  const std::string kJob = "seen-by-top";
   static constexpr int kColumns = 100;
   static constexpr int kRows = 12;
 
@@ -58,11 +60,13 @@ class TopTest : public ControlByServiceTest {
   bool shows(const testing::Matcher<const std::vector<std::string>&>& expected) const {
     return eventually([&] { return testing::Matches(expected)(lines()); });
   }
-  // Returns the first words of the rows of ranks.
+  // Returns the first words of the rows of ranks. An incomplete picture counts as a row.
   std::vector<std::string> ranks() const {
+    const std::vector<std::string> all = lines();
+    if (all.size() < kRows) return {"incomplete"};
     std::vector<std::string> found;
     bool is_below = false;
-    for (const std::string& line : lines()) {
+    for (const std::string& line : all) {
       const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
       if (is_below && !line.empty())
         found.push_back(line.substr(begin, line.find(' ', begin) - begin));
@@ -83,23 +87,30 @@ class TopTest : public ControlByServiceTest {
   std::unique_ptr<ChildProcess> top_;
 };
 
-TEST_F(TopTest, ShowsTheRanksAndLeavesTheTerminalAsItWas) {
+TEST_F(TopTest, ShowsAStoppedRankFirstAndLeavesTheTerminalAsItWas) {
   auto job =
-      launch_shell({"--nproc-per-node=3", "--rdzv-id=train"}, until_go_after("echo up $RANK"));
+      launch_shell({"--nproc-per-node=3", "--rdzv-id=" + kJob}, until_go_after("echo up $RANK"));
   ASSERT_TRUE(job->wait_for_out("up 0") && job->wait_for_out("up 1") && job->wait_for_out("up 2"));
-  open_top();
-  EXPECT_TRUE(shows(AllOf(Contains(StartsWith("job 'train': running, generation 0")),
-                          Contains(HasSubstr("running")), Contains(StartsWith("q quit")))))
-      << testing::PrintToString(lines());
-  EXPECT_EQ(ranks(), (std::vector<std::string>{"0", "1", "2"}));
+  const nlohmann::json status = run_ddprun({"status", "--json", kJob}).object();
+  ASSERT_EQ(status["agents"].size(), 1u) << status;
+  ASSERT_EQ(status["agents"][0]["workers"].size(), 3u) << status;
+  const pid_t stopped = status["agents"][0]["workers"][1]["pid"];
+  ASSERT_EQ(kill(stopped, SIGSTOP), 0);
+  open_top(kJob);
+  const auto has_ranks = [&](const std::vector<std::string>& expected) {
+    return eventually([&] { return ranks() == expected; });
+  };
+  EXPECT_TRUE(has_ranks({"1", "0", "2"})) << testing::PrintToString(lines());
+  EXPECT_THAT(lines(), AllOf(Contains(StartsWith("job 'seen-by-top': running, generation 0")),
+                             Contains(HasSubstr(" stopped")), Contains(StartsWith("q quit"))));
   top_->type("sr");
-  EXPECT_TRUE(eventually([&] {
-    return ranks() == std::vector<std::string>{"2", "1", "0"};
-  })) << testing::PrintToString(lines());
-  top_->type("/none\r");
-  EXPECT_TRUE(eventually([&] { return ranks().empty(); })) << testing::PrintToString(lines());
+  EXPECT_TRUE(has_ranks({"2", "1", "0"})) << testing::PrintToString(lines());
+  top_->type("/stopped\r");
+  EXPECT_TRUE(has_ranks({"1"})) << testing::PrintToString(lines());
+  kill(stopped, SIGCONT);
+  EXPECT_TRUE(has_ranks({})) << testing::PrintToString(lines());
   top_->type("\x1b");
-  EXPECT_TRUE(eventually([&] { return ranks().size() == 3; })) << testing::PrintToString(lines());
+  EXPECT_TRUE(has_ranks({"2", "1", "0"})) << testing::PrintToString(lines());
   top_->type("q");
   expect_end(0);
   let_go();
@@ -107,13 +118,13 @@ TEST_F(TopTest, ShowsTheRanksAndLeavesTheTerminalAsItWas) {
 }
 
 TEST_F(TopTest, CtrlCAndSigtermRestoreTheTerminal) {
-  auto job = running_job("train");
-  open_top();
-  ASSERT_TRUE(shows(Contains(StartsWith("job 'train'")))) << testing::PrintToString(lines());
+  auto job = running_job(kJob);
+  open_top(kJob);
+  ASSERT_TRUE(shows(Contains(StartsWith("job 'seen-by-top'")))) << testing::PrintToString(lines());
   top_->type("\x03");
   expect_end(130);
-  open_top();
-  ASSERT_TRUE(shows(Contains(StartsWith("job 'train'")))) << testing::PrintToString(lines());
+  open_top(kJob);
+  ASSERT_TRUE(shows(Contains(StartsWith("job 'seen-by-top'")))) << testing::PrintToString(lines());
   kill(first_child_of(top_->pid()), SIGTERM);
   expect_end(143);
   let_go();
@@ -121,9 +132,9 @@ TEST_F(TopTest, CtrlCAndSigtermRestoreTheTerminal) {
 }
 
 TEST_F(TopTest, RunsOtherCommandsForTheSelectedRank) {
-  auto job = running_job("train");
-  open_top("train");
-  ASSERT_TRUE(shows(Contains(StartsWith("job 'train'")))) << testing::PrintToString(lines());
+  auto job = running_job(kJob);
+  open_top(kJob);
+  ASSERT_TRUE(shows(Contains(StartsWith("job 'seen-by-top'")))) << testing::PrintToString(lines());
   top_->type("jl");
   EXPECT_TRUE(shows(AllOf(Contains("rank 1 has begun"), Contains(HasSubstr("press a key")))))
       << testing::PrintToString(lines());
@@ -138,9 +149,9 @@ TEST_F(TopTest, RunsOtherCommandsForTheSelectedRank) {
 }
 
 TEST_F(TopTest, SaysThatTheJobHasEndedAndStays) {
-  auto job = running_job("train");
-  open_top();
-  ASSERT_TRUE(shows(Contains(StartsWith("job 'train'")))) << testing::PrintToString(lines());
+  auto job = running_job(kJob);
+  open_top(kJob);
+  ASSERT_TRUE(shows(Contains(StartsWith("job 'seen-by-top'")))) << testing::PrintToString(lines());
   let_go();
   ASSERT_EQ(job->wait(), 0);
   EXPECT_TRUE(shows(Contains(StartsWith("the job has ended")))) << testing::PrintToString(lines());
@@ -150,12 +161,12 @@ TEST_F(TopTest, SaysThatTheJobHasEndedAndStays) {
 }
 
 TEST_F(TopTest, WithoutATerminalItPrintsATable) {
-  auto job = running_job("train");
-  const CommandResult table = run_ddprun({"top"});
+  auto job = running_job(kJob);
+  const CommandResult table = run_ddprun({"top", kJob});
   EXPECT_EQ(table.code, 0) << table.err;
-  EXPECT_THAT(table.out, AllOf(StartsWith("job 'train': running, generation 0"),
+  EXPECT_THAT(table.out, AllOf(StartsWith("job 'seen-by-top': running, generation 0"),
                                HasSubstr("\nRANK"), Not(HasSubstr("\x1b"))));
-  open_top("--once");
+  open_top("--once " + kJob);
   EXPECT_EQ(top_->wait(), 0);
   EXPECT_THAT(top_->out(), HasSubstr("top ended with 0"));
   EXPECT_THAT(top_->out(), Not(HasSubstr("\x1b")));

@@ -184,6 +184,7 @@ std::string TopScreen::order_text() const {
   if (order_.size() != cells_.size()) text = std::to_string(order_.size()) + " of " + text;
   text += concat(" by ", sort_ ? lower(column_name(*sort_)) : "trouble");
   if (is_reversed_) text += ", reversed";
+  if (view_.ranks_left_out > 0) text += concat(" | ", view_.ranks_left_out, " more do not fit");
   if (!filter_.empty()) text += " | filter: " + printable_text(filter_);
   return text;
 }

@@ -76,6 +76,10 @@ TEST_F(TopScreenTest, TellsOfTheJobFirst) {
   EXPECT_EQ(seen[2], "20 ranks by trouble");
   EXPECT_THAT(seen[3], StartsWith("RANK  HOST"));
   EXPECT_THAT(seen.back(), StartsWith("q quit  s sort  r reverse  / filter"));
+  JobView view = job_of(20);
+  view.ranks_left_out = 7;
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "20 ranks by trouble | 7 more do not fit");
   screen_.set_note("no answer");
   EXPECT_EQ(lines()[2], "no answer");
 }
