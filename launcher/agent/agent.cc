@@ -311,7 +311,7 @@ class Agent {
   RankReport ranks() {
     const std::optional<Assignment>& part = supervisor_.assignment();
     if (over_ || !part || part->first_rank.value >= static_cast<int>(kMaxRankRows)) return {};
-    RankReport report{.generation = part->generation, .rows = workers_.ranks()};
+    RankReport report{.generation = part->generation, .rows = rank_rows()};
     if (report.rows.size() > kMaxRankRows) report.rows.resize(kMaxRankRows);
     return report;
   }
@@ -491,7 +491,7 @@ class Agent {
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
-            .ranks = [this] { return ranks(); },
+            .ranks = [this] { return rank_rows(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .snapshots = [this] { return workers_.snapshots(); },
             .inspect_stacks =
@@ -531,7 +531,7 @@ class Agent {
     return view;
   }
 
-  std::vector<RankRow> ranks() {
+  std::vector<RankRow> rank_rows() {
     std::vector<RankRow> ranks = workers_.ranks();
     for (RankRow& one : ranks) {
       one.slow = slow_monitor_.slow(static_cast<std::size_t>(one.local_rank.value));

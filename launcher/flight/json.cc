@@ -77,6 +77,7 @@ Json head_of(const RankFlight& flight) {
   FieldWriter at(json);
   fields_of(at, flight);
   for (const FlightGroupFacts& group : flight.groups) json["groups"].push_back(json_of(group));
+  for (const FlightStep& one : flight.steps) json["steps"].push_back({one.step, one.ns});
   for (const auto& [number, text] : flight.origins) json["origins"][std::to_string(number)] = text;
   return json;
 }
@@ -96,6 +97,9 @@ RankFlight flight_of(const Json& json) {
   for (const auto& [number, text] : origins.items()) {
     const auto origin = parse_number<std::uint32_t>(number);
     if (origin) flight.origins[*origin] = text.get<std::string>();
+  }
+  for (const Json& one : json.value("steps", Json::array())) {
+    flight.steps.push_back({one.at(0).get<std::int64_t>(), one.at(1).get<std::uint64_t>()});
   }
   take_calls(json, flight);
   return flight;

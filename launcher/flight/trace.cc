@@ -138,6 +138,19 @@ void add_life(const RankFlight& flight, const HostClock& clock, Trace& trace) {
   if (!flight.lives) trace.moment(pid, 0, end_ns, flight.state, "p");
 }
 
+// Adds the row of the steps. A step lasts from the report before it to its own.
+void add_steps(const RankFlight& flight, const HostClock& clock, Trace& trace) {
+  const int pid = flight.rank.value;
+  if (flight.steps.size() < 2) return;
+  trace.name("thread_name", pid, 1, "steps");
+  for (std::size_t i = 1; i < flight.steps.size(); ++i) {
+    const FlightStep& step = flight.steps[i];
+    Json event{{"name", "step " + std::to_string(step.step)}, {"cat", "ddprun"}};
+    trace.span(pid, 1, clock.wall_ns(flight.steps[i - 1].ns), clock.wall_ns(step.ns),
+               std::move(event));
+  }
+}
+
 Json clocks_json(const std::map<std::string, HostClock>& clocks) {
   Json json = Json::object();
   for (const auto& [host, clock] : clocks) {
@@ -213,6 +226,7 @@ std::string chrome_trace(const std::vector<RankFlight>& flights,
     trace.sort(pid, pid);
     trace.name("thread_name", pid, 0, "generation");
     add_life(flight, clock, trace);
+    add_steps(flight, clock, trace);
     std::map<std::uint64_t, Lanes> own;
     for (const FlightEntry& call : flight.calls) {
       const int lane = own[call.group].lane_for(call.begun_ns, call.ended_ns);

@@ -35,6 +35,11 @@ void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
   flight.call_count = page.calls.load(std::memory_order_acquire);
   const std::uint64_t left =
       std::min<std::uint64_t>({flight.call_count, std::uint64_t{kFlightRecords}, most});
+  const std::uint64_t reports = page.reports.load(std::memory_order_acquire);
+  for (std::uint64_t i = std::min<std::uint64_t>(reports, kStepMarks); i > 0; --i) {
+    const std::optional<StepEntry> mark = read_mark(page, reports - i + 1);
+    if (mark) flight.steps.push_back({mark->step, mark->ns});
+  }
   std::set<std::uint32_t> origins;
   for (std::uint64_t i = left; i > 0; --i) {
     const std::optional<FlightEntry> entry = read_record(page, flight.call_count - i + 1);

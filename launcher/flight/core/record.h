@@ -25,6 +25,14 @@ struct FlightGroupFacts {
   friend bool operator==(const FlightGroupFacts&, const FlightGroupFacts&) = default;
 };
 
+// When a step was reported.
+struct FlightStep {
+  std::int64_t step = 0;
+  std::uint64_t ns = 0;
+
+  friend bool operator==(const FlightStep&, const FlightStep&) = default;
+};
+
 struct RankFlight {
   Rank rank{0};
   LocalRank local_rank{0};
@@ -40,6 +48,7 @@ struct RankFlight {
   std::int64_t wall_ns = 0;
   std::uint64_t call_count = 0;                  // since the worker began
   std::vector<FlightEntry> calls;                // the newest, in the order in which they began
+  std::vector<FlightStep> steps;                 // the newest reports, in their order
   std::vector<FlightGroupFacts> groups;          // groups that it has named
   std::map<std::uint32_t, std::string> origins;  // by FlightEntry::origin, for `calls`
 
@@ -50,7 +59,7 @@ struct RankFlight {
   friend bool operator==(const RankFlight&, const RankFlight&) = default;
 };
 
-// Copies the newest calls of the page, at most `most`, and their groups and origins. The
+// Copies the newest calls of the page, at most `most`, their groups and origins, and the steps. The
 // worker's memory may hold anything, so reading is bounded in time and in range.
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight);
 

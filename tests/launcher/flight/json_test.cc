@@ -23,6 +23,7 @@ RankFlight full_flight(int rank) {
   RankFlight flight = flight_of(rank);
   flight.step = -3;
   flight.generation = 2;
+  flight.steps = {{-4, 10}, {-3, 20}};
   flight.is_stopped = true;
   name_group(flight, std::numeric_limits<std::uint64_t>::max(), "tp0", {0, 2});
   for (std::uint64_t i = 1; i <= 300; ++i) add_call(flight, i);

@@ -20,6 +20,7 @@ using testing::ElementsAre;
 using testing_support::add_call;
 using testing_support::add_waiting;
 using testing_support::flight_of;
+using testing_support::kNow;
 using testing_support::kSecond;
 using testing_support::name_group;
 
@@ -43,6 +44,7 @@ TEST(Trace, HasAProcessForEachRankAndARowForEachGroup) {
   name_group(first, 7, "tp0", {0});
   RankFlight second = flight_of(1);
   add_call(second, 1);
+  second.steps = {{7, kNow - 3 * kSecond}, {8, kNow - 2 * kSecond}};
   second.lives = false;
   second.state = "exit code 1";
   const std::string text = chrome_trace({second, first});
@@ -51,12 +53,12 @@ TEST(Trace, HasAProcessForEachRankAndARowForEachGroup) {
   for (const json& event : trace.at("traceEvents")) {
     if (event["name"] == "thread_name") rows.push_back(event["args"]["name"]);
   }
-  EXPECT_THAT(rows, ElementsAre("generation", "world", "generation", "world", "tp0"));
+  EXPECT_THAT(rows, ElementsAre("generation", "steps", "world", "generation", "world", "tp0"));
   const std::vector<json> events = events_of(text);
   std::vector<std::string> names;
   for (const json& event : events) names.push_back(event["name"]);
   EXPECT_THAT(names, ElementsAre("generation 3", "all_reduce", "all_reduce", "all_reduce", "calls",
-                                 "exit code 1", "all_reduce"));
+                                 "exit code 1", "step 8", "all_reduce"));
   EXPECT_EQ(events[1]["ph"], "X");
   EXPECT_EQ(events[1]["pid"], 0);
   EXPECT_EQ(events[1]["args"]["bytes"], 4096);
@@ -67,6 +69,7 @@ TEST(Trace, HasAProcessForEachRankAndARowForEachGroup) {
   EXPECT_EQ(events[3]["args"]["group"], 7);
   EXPECT_NE(events[3]["tid"], events[1]["tid"]);
   EXPECT_EQ(events[5]["ph"], "i");
+  EXPECT_EQ(events[6]["dur"], 1e6);
   EXPECT_EQ(trace["otherData"]["start_unix_ns"], (2'000'000 - 990) * std::int64_t{kSecond});
   EXPECT_EQ(trace["otherData"]["clocks"]["h"]["bound_us"], 0);
 }

@@ -43,6 +43,23 @@ TEST(FlightRecord, OfAPageTheNewestCallsAreRead) {
   EXPECT_EQ(all.calls.front().number, 11u);
 }
 
+TEST(FlightRecord, TheNewestStepsOfAPageAreRead) {
+  const auto page = std::make_unique<WorkerPage>();
+  for (std::uint64_t number = 1; number <= kStepMarks + 3; ++number) {
+    StepMark& mark = page->mark_of(number);
+    mark.step = static_cast<std::int64_t>(number) - 10;
+    mark.ns = 5 * number;
+    mark.number = number;
+    page->reports = number;
+  }
+  page->mark_of(kStepMarks).number = 0;  // it is being written
+  RankFlight flight;
+  read_flight(*page, 10, flight);
+  ASSERT_EQ(flight.steps.size(), kStepMarks - 1);
+  EXPECT_EQ(flight.steps.front(), (FlightStep{.step = -6, .ns = 20}));
+  EXPECT_EQ(flight.steps.back().ns, 5 * (kStepMarks + 3));
+}
+
 TEST(FlightRecord, GroupsAndPlacesOfAPageAreRead) {
   const auto page = std::make_unique<WorkerPage>();
   page->groups[0] = {.id = 7, .size = 200, .listed = 2};
