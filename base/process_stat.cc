@@ -29,7 +29,7 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   for (int field = 16; field < 24; ++field) rest >> skipped;
   rest >> pages;
   const std::int64_t ticks_per_second = sysconf(_SC_CLK_TCK);
-  stat.cpu = std::chrono::seconds(1) * (user + system) / ticks_per_second;
+  stat.cpu = Duration(std::chrono::seconds(1)) / ticks_per_second * (user + system);
   stat.resident_bytes = pages * sysconf(_SC_PAGESIZE);
   return stat;
 }

@@ -195,8 +195,9 @@ std::vector<std::string> describe_descendants() {
 pid_t working_process(pid_t pid) {
   constexpr int kDeepest = 16;
   for (int depth = 0; depth < kDeepest; ++depth) {
+    if (first_line_of_proc(pid, "wchan") != "do_wait") break;
     const std::vector<pid_t> children = children_of(pid);
-    if (children.size() != 1 || first_line_of_proc(pid, "wchan") != "do_wait") break;
+    if (children.size() != 1) break;
     pid = children.front();
   }
   return pid;

@@ -176,7 +176,7 @@ int run(const std::vector<std::string>& arguments) {
     services.push_back(need(parse_host_port(one)));
   raise_descriptor_limit();
   boost::asio::io_context io{1};
-  const Jobs jobs(io, services, parse_number<std::size_t>(arguments[1]).value_or(1),
+  Jobs jobs(io, services, parse_number<std::size_t>(arguments[1]).value_or(1),
                   parse_number<int>(arguments[2]).value_or(1));
   io.run();
   return 0;

@@ -45,7 +45,7 @@ Result<HostPort> find_elected(const EtcdPlace& etcd, const TlsContextPtr& tls) {
     if (deadline.passed()) break;
     std::this_thread::sleep_for(kPause);
   }
-  return Error{.kind = ErrorKind::kStopped,
+  return Error{.kind = ErrorKind::kPeerLost,
                .doing = "find the leader at etcd",
                .cause = "no node leads (there is no key " + etcd.prefix +
                         "/leader): the job has ended, or never ran"};

@@ -10,7 +10,7 @@
 namespace ddprun {
 
 // Returns the address of the service that leads. Waits as long as an election may take. Errors:
-// kStopped      no node leads: the job has ended, or never ran
+// kPeerLost     no node leads: the job has ended, or never ran
 // kProtocol     another program uses the key
 // kConnection, kTimeout, ...   no member of etcd can be asked
 Result<HostPort> find_elected(const EtcdPlace& etcd, const TlsContextPtr& tls);

@@ -59,7 +59,7 @@ Result<ServiceCall> plan_service_call(const ControlOptions& options) {
 
 ExitCode code_of_no_call(const Error& error) {
   switch (error.kind) {
-    case ErrorKind::kStopped: return ExitCode::kNoJob;
+    case ErrorKind::kPeerLost: return ExitCode::kNoJob;
     case ErrorKind::kProtocol:
     case ErrorKind::kConnection:
     case ErrorKind::kTimeout: return ExitCode::kNoAnswer;
@@ -69,6 +69,7 @@ ExitCode code_of_no_call(const Error& error) {
 
 ExitCode code_of_call(const Error& error) {
   switch (error.kind) {
+    case ErrorKind::kPeerLost: return ExitCode::kNoJob;  // the elected service
     case ErrorKind::kStopped:
     case ErrorKind::kUnsupported: return ExitCode::kRefused;
     case ErrorKind::kNotFound: return ExitCode::kAddress;
@@ -97,6 +98,7 @@ JobPicture JobWatch::picture_of_service() {
   request.number = 1;
   const Result<ServiceReply> reply = call_service(call_, request);
   if (!reply) return {.trouble = reply.error().message(), .code = code_of_call(reply.error())};
+  if (call_.find_leader) call_.address = reply->address;  // the next call asks it first
   const std::string at = to_text(reply->address) + ": ";
   const Json page = parsed_object(reply->answer.page);
   const Json jobs = page.value("jobs", Json::array());

@@ -113,8 +113,15 @@ class Trace {
   std::vector<Event> events_;
 };
 
+// Returns whether a time of a worker's memory can be right. That memory may hold any number, and
+// one wrong time would move all others far away from the begin of the trace.
+bool can_be(const RankFlight& flight, std::uint64_t at_ns) {
+  return at_ns > 0 && (flight.boot_ns == 0 || at_ns <= flight.boot_ns);
+}
+
 void add_call(const RankFlight& flight, const FlightEntry& call, const HostClock& clock, int row,
               Trace& trace) {
+  if (!can_be(flight, call.begun_ns)) return;
   Json event{{"name", name_of(call.call)}, {"cat", "ddprun"}, {"args", call_json(call)}};
   if (const std::string* origin = flight.origin_of(call)) event["args"]["from"] = *origin;
   if (call.ended_ns == 0) event["args"]["in_progress"] = true;
@@ -133,7 +140,9 @@ void add_life(const RankFlight& flight, const HostClock& clock, Trace& trace) {
   event["args"]["state"] = flight.is_stopped ? "stopped" : flight.state;
   if (flight.step) event["args"]["step"] = *flight.step;
   const std::int64_t begun_ns =
-      flight.calls.empty() ? end_ns : clock.wall_ns(flight.calls.front().begun_ns);
+      flight.calls.empty() || !can_be(flight, flight.calls.front().begun_ns)
+          ? end_ns
+          : clock.wall_ns(flight.calls.front().begun_ns);
   trace.span(pid, 0, begun_ns, end_ns, std::move(event));
   if (!flight.lives) trace.moment(pid, 0, end_ns, flight.state, "p");
 }
@@ -145,6 +154,7 @@ void add_steps(const RankFlight& flight, const HostClock& clock, Trace& trace) {
   trace.name("thread_name", pid, 1, "steps");
   for (std::size_t i = 1; i < flight.steps.size(); ++i) {
     const FlightStep& step = flight.steps[i];
+    if (!can_be(flight, step.ns) || !can_be(flight, flight.steps[i - 1].ns)) continue;
     Json event{{"name", "step " + std::to_string(step.step)}, {"cat", "ddprun"}};
     trace.span(pid, 1, clock.wall_ns(flight.steps[i - 1].ns), clock.wall_ns(step.ns),
                std::move(event));
@@ -195,10 +205,15 @@ Result<void> write_compressed(const std::string& path, const std::string& trace,
 std::vector<TraceMark> marks_of(const Json& job) {
   std::vector<TraceMark> marks;
   for (const char* kind : {"events", "failures"}) {
-    const Json list = job.value(kind, Json::array());
-    for (const Json& one : list) {
-      const std::int64_t wall_ns = wall_ns_of(one.value("time", ""));
-      if (wall_ns > 0) marks.push_back({wall_ns, one.value("what", "")});
+    const auto list = job.find(kind);
+    if (list == job.end() || !list->is_array()) continue;
+    for (const Json& one : *list) {
+      const auto text = [&](const char* name) {
+        const auto found = one.find(name);
+        return found != one.end() && found->is_string() ? found->get<std::string>() : "";
+      };
+      const std::int64_t wall_ns = wall_ns_of(text("time"));
+      if (wall_ns > 0) marks.push_back({wall_ns, text("what")});
     }
   }
   return marks;

@@ -50,11 +50,13 @@ class Fetch {
 
   Result<void> begin() {
     const auto promise = std::make_shared<std::promise<JobPicture>>();
-    next_ = promise->get_future();
-    return start_detached_thread("status", [watch = watch_, bell = bell_, promise] {
+    std::future<JobPicture> next = promise->get_future();
+    Result<void> started = start_detached_thread("status", [watch = watch_, bell = bell_, promise] {
       promise->set_value(watch->picture());
       eventfd_write(bell->get(), 1);
     });
+    if (started) next_ = std::move(next);
+    return started;
   }
   bool is_busy() const { return next_.valid(); }
   // Is readable when a picture has come.
@@ -115,7 +117,7 @@ int LiveView::run(const JobPicture& first) {
     const TimePoint now = BootClock::now();
     if (now >= next) {
       next = now + kRefresh;
-      if (!fetch_.is_busy() && !is_gone_) {
+      if (!fetch_.is_busy()) {
         if (const Result<void> begun = fetch_.begin(); !begun) trouble_ = begun.error().message();
       }
     }
@@ -200,6 +202,10 @@ void LiveView::run_command(std::string_view command) {
     while (events[0].revents == 0) {
       poll_until(events, BootClock::now() + kLongestTimeout);
       while (const std::optional<TakenSignal> taken = next_signal(signals_.get())) {
+        if (taken->number == SIGTSTP) {  // Ctrl-Z has stopped the command, too
+          kill(getpid(), SIGSTOP);
+          kill(*child, SIGCONT);
+        }
         if (taken->number != SIGTERM && taken->number != SIGHUP) continue;
         exit_code_ = exit_code_of_signal(taken->number);
         kill(*child, SIGTERM);
@@ -232,10 +238,13 @@ void LiveView::wait_for_key() {
   }
 }
 
-// Prints the view; one without ranks only if none come soon. Returns the exit code.
+// Prints the view; one that lacks ranks only if they do not come soon. Returns the exit code.
 int print_table(JobWatch& watch, JobView view) {
   const TimePoint deadline = BootClock::now() + kRanksCome;
-  while (view.ranks.empty() && view.outcome.empty() && BootClock::now() < deadline) {
+  const auto is_whole = [&] {
+    return !view.ranks.empty() && view.ranks.size() >= view.ranks_expected;
+  };
+  while (!is_whole() && view.outcome.empty() && BootClock::now() < deadline) {
     poll_until({}, std::min(deadline, BootClock::now() + kRefresh / 4));
     const JobPicture next = watch.picture();
     if (next.trouble.empty()) view = view_of(next.json);

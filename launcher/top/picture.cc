@@ -8,6 +8,7 @@
 
 #include "base/concat.h"
 #include "launcher/control/json_fields.h"
+#include "rendezvous/protocol/core/rank_row.h"
 
 namespace ddprun {
 namespace {
@@ -65,6 +66,11 @@ JobView view_of(const Json& picture) {
   }
   if (view.generation && *view.generation < 0) view.generation.reset();
   for (const Json& rank : list_field(job, "ranks")) view.ranks.push_back(row_of(rank));
+  for (const Json& node : list_field(job, "nodes")) {
+    if (!node.contains("first_rank")) continue;
+    view.ranks_expected += static_cast<std::size_t>(integer_field(node, "slots").value_or(0));
+  }
+  view.ranks_expected = std::min(view.ranks_expected, kMaxRankRows);
   std::vector<TopRow> here;
   for (const Json& agent : agents) {
     // Older agents describe their workers only.
@@ -80,6 +86,10 @@ JobView view_of(const Json& picture) {
   for (const TopRow& row : view.ranks) {
     if (row.step && (!view.step || *row.step > *view.step)) view.step = row.step;
     if (row.steps_per_second && row.step == view.step) view.steps_per_second = row.steps_per_second;
+  }
+  // Agents say how far a rank is behind their own ranks only.
+  for (TopRow& row : view.ranks) {
+    if (row.step) row.lag = *view.step - *row.step;
   }
   return view;
 }

@@ -76,6 +76,7 @@ class Call {
   }
 
   // Returns whether another service may be asked after an error.
+  bool was_put_off() const { return is_put_off_; }
   bool may_ask_another() const { return !has_asked_ || is_put_off_; }
   // Returns the leader that a standby has named; empty: none.
   const std::string& leader() const { return leader_; }
@@ -266,7 +267,10 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
       places.push_back(*leader);
       continue;
     }
-    if (call.find_leader && asked.may_ask_another() && !deadline.passed()) {
+    const ErrorKind kind = reply.error().kind;
+    const bool may_have_moved =
+        asked.was_put_off() || kind == ErrorKind::kConnection || kind == ErrorKind::kTimeout;
+    if (call.find_leader && may_have_moved && asked.may_ask_another() && !deadline.passed()) {
       std::this_thread::sleep_for(kLookPause);
       Result<HostPort> found = call.find_leader();
       if (!found) return std::move(found).error();

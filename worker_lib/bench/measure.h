@@ -19,9 +19,10 @@ struct BenchOptions {
   Duration timeout{};                   // of each call
 };
 
-// Returns the report, complete on rank 0 only. Returns the group's error if a rank is lost or a
-// call takes longer than the timeout.
-Result<BenchReport> measure_nodes(CpuGroup& group, const WorkerEnv& env, const std::string& host,
-                                  const BenchOptions& options);
+// Fills the report on every rank. If a rank is lost or a call takes longer than the timeout,
+// returns that error. Then the report has what was gathered before: without nodes nothing, else the
+// links.
+Result<void> measure_nodes(CpuGroup& group, const WorkerEnv& env, const std::string& host,
+                           const BenchOptions& options, BenchReport& report);
 
 }  // namespace ddprun

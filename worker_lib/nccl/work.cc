@@ -147,6 +147,8 @@ bool NcclWork::has_succeeded() {
 }
 
 void NcclWork::record(FlightTicket ticket) {
+  // The thread does not wait where only the stream does.
+  ticket.blocks = ticket.blocks && host_wait_ == HostWait::kAlways;
   const std::lock_guard lock(mutex_);
   if (has_ended()) return ticket.end(failure_.has_value());
   tickets_.push_back(std::move(ticket));

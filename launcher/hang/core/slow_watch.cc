@@ -52,8 +52,10 @@ void SlowWatch::take_steps(const std::vector<std::vector<StepEntry>>& marks) {
     if (first.number <= last_taken_) continue;
     Duration whole{};
     const auto join = [&](std::size_t worker) {
+      // A number that is there twice does not show which of the steps is meant: it may count
+      // within an epoch.
+      if (std::ranges::count(marks[worker], first.step, &StepEntry::step) != 1) return false;
       const auto found = std::ranges::find(marks[worker], first.step, &StepEntry::step);
-      if (found == marks[worker].end()) return false;
       const auto at = static_cast<std::size_t>(found - marks[worker].begin());
       const std::optional<StepTime> time = time_of(marks[worker], at);
       if (!time) return false;

@@ -28,6 +28,7 @@ struct JobView {
   std::string outcome;       // how the job has ended; empty: it has not
   std::vector<TopRow> ranks;
   std::int64_t ranks_left_out = 0;  // for which there was no room
+  std::size_t ranks_expected = 0;   // of the nodes that run now, as far as they can be shown
 };
 
 }  // namespace ddprun

@@ -356,6 +356,7 @@ function ranksOfJob(job) {
   if (rows.length === 0) return null;
   const sortBy = (field) => () => {
     order = {field, down: order.field === field && !order.down};
+    firstListed = 0;
     render();
   };
   const heading = ([field, text, kind]) => {
@@ -514,7 +515,7 @@ function render() {
     ...(rank === null ? []
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
-    ["ranks", [id, order, firstListed, fields, ranksKnown(job).length], () => ranksOfJob(job)],
+    ["ranks", [id, order, firstListed, fields, ranksKnown(job).length, job.ranks_left_out], () => ranksOfJob(job)],
     ["failures", [id, failures], () => failuresOf(job)],
     ["events", [id, events], () => eventsOf(job)]]);
     paintRanks(job);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/concat.h"
 
@@ -15,7 +16,7 @@ constexpr double kLatencyNoise = 20e-6;  // s
 // Of an even number of values, there are two in the middle.
 enum class Middle { kLower, kUpper };
 
-double median(std::vector<double> values, Middle which = Middle::kUpper) {
+double median(std::vector<double> values, Middle which) {
   if (values.empty()) return 0;
   const std::size_t at = (values.size() - (which == Middle::kLower ? 1 : 0)) / 2;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(at);
@@ -91,6 +92,8 @@ std::string picture(const BenchReport& report) {
 }
 
 }  // namespace
+
+double median(std::vector<double> values) { return median(std::move(values), Middle::kUpper); }
 
 std::vector<std::string> odd_nodes(const BenchReport& report) {
   std::vector<double> memory, links, latencies;

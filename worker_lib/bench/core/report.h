@@ -1,4 +1,4 @@
-// What ddprun bench has measured, which nodes are odd, and the text for people.
+// BenchReport: the results of ddprun bench, the odd nodes among them, and the text for people.
 //
 // Pure; any thread.
 #pragma once
@@ -21,12 +21,16 @@ struct BenchReduce {
 
 struct BenchReport {
   int ranks = 0;
-  std::vector<BenchNode> nodes;
+  std::vector<BenchNode> nodes = {};
   // [a][b]: from node a to node b. The diagonal is 0.
-  std::vector<std::vector<double>> latency_s;  // one way, half of a round trip of 8 bytes
-  std::vector<std::vector<double>> link_gbs;
-  std::vector<BenchReduce> all_reduces;
+  std::vector<std::vector<double>> latency_s = {};  // one way, half of a round trip of 8 bytes
+  std::vector<std::vector<double>> link_gbs = {};
+  std::vector<BenchReduce> all_reduces = {};
 };
+
+// Returns the median, of an even number of values the upper one of the two in the middle. 0: there
+// are none.
+double median(std::vector<double> values);
 
 // Returns a sentence for each node and each way in which it is odd. A node is odd if its memory
 // or the median of its links has less than 3/4 of the median of the other nodes, or if the median

@@ -30,7 +30,7 @@ class SlowWatchTest : public testing::Test {
         waited_[worker] += whole - own - (worker == 2 ? more : Duration(0));
         marks_[worker].push_back(
             {.number = number_,
-             .step = 100 + static_cast<std::int64_t>(number_),
+             .step = 100 + static_cast<std::int64_t>(number_ % wraps_at_),
              .ns = to_page_time(now_ + milliseconds(worker)),
              .waited_ns = static_cast<std::uint64_t>(waited_[worker].count())});
         if (marks_[worker].size() > kStepMarks) marks_[worker].erase(marks_[worker].begin());
@@ -40,6 +40,7 @@ class SlowWatchTest : public testing::Test {
 
   SlowWatch watch_;
   std::uint64_t number_ = 0;
+  std::uint64_t wraps_at_ = 1'000'000;  // steps of an epoch, in a program that counts within one
   TimePoint now_{milliseconds(1000)};
   Marks marks_{4};
   std::vector<Duration> waited_ = std::vector<Duration>(4);
@@ -66,6 +67,15 @@ TEST_F(SlowWatchTest, StepsBetweenTwoLooksMayBeMissing) {
     steps(1000, milliseconds(12));
     const bool is_first = i == 0;
     EXPECT_THAT(watch_.look(marks_).size(), is_first ? 1 : 0);
+  }
+}
+
+// It is not known which of the steps with the same number belong together.
+TEST_F(SlowWatchTest, StepsWhoseNumberIsThereTwiceAreNotTaken) {
+  wraps_at_ = 20;
+  for (int i = 0; i < 5; ++i) {
+    steps(60, milliseconds(20));
+    EXPECT_THAT(watch_.look(marks_), IsEmpty());
   }
 }
 
