@@ -16,6 +16,7 @@
 #include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/calls.h"
 #include "worker_lib/cpu_group/solo_group.h"
+#include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -55,6 +56,22 @@ TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
   EXPECT_THAT(calls, ElementsAre("event_record", "stream_wait_event", "all_reduce", "event_record",
                                  "stream_wait_event"));
+}
+
+// Else a rank that runs ahead of its GPU would look as if it waited for the others.
+TEST(NcclBackend, AWaitOfTheStreamIsNoWaitOfTheRank) {
+  NcclDouble cuda;
+  const auto reporter = WorkerReporter::open({});
+  ASSERT_TRUE(reporter->has_page());
+  const auto page = MappedPages::map(reporter->place(), MappedPages::Access::kRead).value();
+  ProcessGroup group(world_of_one(), torch::kCPU, seconds(60), reporter);
+  cuda.close_stream();
+  const Work work = group.all_reduce(torch::ones({4}));  // not async
+  EXPECT_FALSE(work.is_completed());
+  cuda.open_stream();
+  EXPECT_TRUE(eventually([&] { return work.is_completed(); }));
+  EXPECT_FALSE(oldest_in_progress(page[0]));
+  EXPECT_EQ(page[0].waited_ns.load(), 0u);
 }
 
 TEST(NcclBackend, WhatTheCallersStreamStillHasToDoComesFirst) {
