@@ -177,7 +177,7 @@ int run(const std::vector<std::string>& arguments) {
   raise_descriptor_limit();
   boost::asio::io_context io{1};
   Jobs jobs(io, services, parse_number<std::size_t>(arguments[1]).value_or(1),
-                  parse_number<int>(arguments[2]).value_or(1));
+            parse_number<int>(arguments[2]).value_or(1));
   io.run();
   return 0;
 }

@@ -37,8 +37,8 @@ them again when one fails. It has torchrun's options, environment and store
 protocol, and needs neither Python nor LibTorch.
 .
 The package also has the rendezvous service ddp-rendezvous with a systemd unit
-that nothing enables, the store ddp-store, and ddprun-ckpt, which shows and
-verifies checkpoints.")
+that nothing enables, the store ddp-store, ddprun-bench, which measures nodes,
+and ddprun-ckpt, which shows and verifies checkpoints.")
 # ddprun loads hwloc for --bind, OpenSSL for keys and TLS, and munge's library, when it needs them.
 # ddprun-ckpt links OpenSSL, so dpkg-shlibdeps names it.
 # The unit's reload runs procps' kill.

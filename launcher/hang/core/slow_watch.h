@@ -31,7 +31,7 @@ class SlowWatch {
   // now slow and was not before, and for each that is not slow any more.
   std::vector<std::string> look(const std::vector<std::vector<StepEntry>>& marks);
 
-  // Returns what the worker costs the others: "makes the others wait 12 % of each step". Empty: it
+  // Returns what the worker costs the others: "the others wait 12 % of each step". Empty: it
   // is not slow.
   std::string slow(std::size_t worker) const;
 
