@@ -132,14 +132,15 @@ class TensorBoardTest(unittest.TestCase):
                              sorted(getattr(other, field), key=key))
 
     def run_until_killed(self, first: int, seconds: float) -> int:
-        """Writes steps from `first` on. Returns the last one that was flushed, or first - 1."""
+        """Writes some steps from `first` on. Returns the last one that was flushed."""
         writer = subprocess.Popen([PROGRAM, "steps", self.folder, str(first)],
                                   stdout=subprocess.PIPE, text=True)
+        lines = [writer.stdout.readline() for _ in range(6)]
         time.sleep(seconds)
         writer.kill()
         output, _ = writer.communicate()
-        lines = output.split("\n")[:-1]
-        return int(lines[-1]) if lines else first - 1
+        lines += output.splitlines(keepends=True)
+        return int([line for line in lines if line.endswith("\n")][-1])
 
     def steps(self) -> list[int]:
         """Returns the steps that a reader sees, each with its value."""

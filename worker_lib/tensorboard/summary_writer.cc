@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -39,7 +40,10 @@ namespace fs = std::filesystem;
 constexpr std::string_view kNameBegin = "events.out.tfevents.";
 constexpr Duration kEndPatience = std::chrono::seconds(10);
 constexpr Duration kLookPeriod = std::chrono::seconds(1);  // for requests to save
-constexpr std::size_t kMaxValueBytes = std::size_t{1} << 30;
+constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
+constexpr std::size_t kEventBytes = 150;                  // of a queued event and its record, about
+constexpr std::size_t kMostHistogramBytes = 25'000;       // encoded, with the empty buckets
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // of the buffer, after a write
 
 // An event that waits. Its summary is made on the writer's thread.
 struct QueuedEvent {
@@ -87,14 +91,18 @@ bool is_of_rank_0(const SummaryOptions& options) {
 std::int64_t next_second(const fs::path& directory) {
   std::int64_t second = static_cast<std::int64_t>(wall_seconds());
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    std::string name = entry.path().filename();
+  fs::directory_iterator entry(directory, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::string name = entry->path().filename();
     if (!name.starts_with(kNameBegin)) continue;
     name.erase(0, kNameBegin.size());
     const auto earlier =
         parse_number<std::int64_t>(std::string_view(name).substr(0, name.find('.')));
     // A name beyond ten digits would not sort by number.
     if (earlier && *earlier < 9'999'999'999) second = std::max(second, *earlier + 1);
+  }
+  if (error) {
+    throw to_dist_error(system_error("SummaryWriter: read " + directory.string(), error.value()));
   }
   return second;
 }
@@ -135,7 +143,8 @@ void check_image(const ImageShape& shape, std::size_t values) {
   const auto rows = static_cast<std::size_t>(shape.height);
   const std::size_t row = static_cast<std::size_t>(shape.width) *  // neither product overflows
                           static_cast<std::size_t>(shape.channels);
-  if (row > kMaxValueBytes / rows) refuse_value(concat("an image has ", size, ": too large"));
+  // A row of a PNG has a byte for its filter.
+  if (row + 1 > kMaxValueBytes / rows) refuse_value(concat("an image has ", size, ": too large"));
   if (values != rows * row) {
     refuse_value(concat("an image of ", size, " needs ", rows * row, " values, not ", values));
   }
@@ -174,6 +183,21 @@ struct SummaryWriter::Impl {
 
   void add_record(const ProtobufMessage& event) { add_tf_record(records, event.bytes()); }
 
+  // Moves the events to `records`. An event for which there is no memory is lost.
+  void encode(std::deque<QueuedEvent>& events) {
+    std::int64_t lost = 0;
+    for (; !events.empty(); events.pop_front()) {
+      const std::size_t begin = records.size();
+      try {
+        add_record(summary_event(events.front().at, events.front().summary()));
+      } catch (const std::bad_alloc&) {
+        records.resize(begin);
+        ++lost;
+      }
+    }
+    if (lost > 0) warn(concat("no memory to encode events for ", path, "; events lost: ", lost));
+  }
+
   // Writes `records`. After a failure the rest stays there.
   Result<void> write_records() {
     const auto write = [](int fd, const void* data, std::size_t bytes) {
@@ -183,6 +207,7 @@ struct SummaryWriter::Impl {
     const int reason = errno;
     const bool is_whole = done == records.size();
     records.erase(0, done);
+    if (is_whole && records.capacity() > kKeptBytes) std::string().swap(records);
     if (!is_whole) return system_error("write " + path, reason);
     return {};
   }
@@ -191,13 +216,14 @@ struct SummaryWriter::Impl {
   void add(std::int64_t step, std::size_t bytes, std::function<ProtobufMessage()> summary) {
     if (!mark.is_ours()) return;
     const EventTime at{.wall_s = wall_seconds(), .step = step};
-    const std::lock_guard<std::mutex> lock(mutex);
-    bytes += sizeof(QueuedEvent);
+    bytes += kEventBytes;
+    std::unique_lock<std::mutex> lock(mutex);
     if (queued_bytes > 0 && bytes > max_queue_bytes - std::min(queued_bytes, max_queue_bytes)) {
-      if (dropped++ == 0) {
-        warn(concat("the queue is full, and events are dropped: ", queued_bytes, " bytes wait for ",
-                    path));
-      }
+      if (dropped++ > 0) return;
+      const std::string warning = concat(
+          "the queue is full, and events are dropped: ", queued_bytes, " bytes wait for ", path);
+      lock.unlock();
+      warn(warning);
       return;
     }
     queued_bytes += bytes;
@@ -234,30 +260,32 @@ struct SummaryWriter::Impl {
       const std::int64_t up_to = added;
       const std::size_t bytes = queued_bytes;
       lock.unlock();
-      for (; !events.empty(); events.pop_front()) {
-        add_record(summary_event(events.front().at, events.front().summary()));
-      }
+      encode(events);
       const Result<void> done = write_records();
       lock.lock();
-      finish_attempt(done, up_to, bytes);
+      if (finish_attempt(done, up_to, bytes)) {
+        lock.unlock();
+        warn(concat(done.error().message(), "; it tries again every ", flush_every));
+        lock.lock();
+      }
     }
     has_ended = true;
     changed.notify_all();
   }
 
-  void finish_attempt(const Result<void>& done, std::int64_t up_to, std::size_t bytes) {
+  // Returns whether the attempt begins a row of failures, which is to be a warning.
+  bool finish_attempt(const Result<void>& done, std::int64_t up_to, std::size_t bytes) {
+    const bool is_news = !done && !failure && !is_closing;
     ++attempts;
     if (done) {
       written = up_to;
       queued_bytes -= bytes;
       failure.reset();
     } else {
-      if (!failure && !is_closing) {
-        warn(concat(done.error().message(), "; it tries again every ", flush_every));
-      }
       failure = done.error();
     }
     changed.notify_all();
+    return is_news;
   }
 
   void close() {
@@ -267,8 +295,11 @@ struct SummaryWriter::Impl {
     changed.notify_all();
     changed.wait_for(lock, kEndPatience, [this] { return has_ended; });
     if (written == added) return;
-    warn(concat(failure ? failure->message() : "write " + path + ": the disk does not answer", "; ",
-                added - written, " events are lost"));
+    const std::string warning =
+        concat(failure ? failure->message() : "write " + path + ": the disk does not answer",
+               "; events lost: ", added - written);
+    lock.unlock();
+    warn(warning);
   }
 };
 
@@ -329,7 +360,7 @@ void SummaryWriter::add_histogram(std::string_view tag, std::span<const float> v
                                   std::int64_t step) {
   if (!impl_) return;
   check_tag(tag);
-  impl_->add(step, tag.size() + values.size_bytes(),
+  impl_->add(step, tag.size() + std::max(values.size_bytes(), kMostHistogramBytes),
              [tag = std::string(tag), values = std::vector<float>(values.begin(), values.end())] {
                return histogram_summary(tag, count_in_buckets(values));
              });
@@ -339,7 +370,7 @@ void SummaryWriter::add_histogram(std::string_view tag, std::span<const double> 
                                   std::int64_t step) {
   if (!impl_) return;
   check_tag(tag);
-  impl_->add(step, tag.size() + values.size_bytes(),
+  impl_->add(step, tag.size() + std::max(values.size_bytes(), kMostHistogramBytes),
              [tag = std::string(tag), values = std::vector<double>(values.begin(), values.end())] {
                return histogram_summary(tag, count_in_buckets(values));
              });
@@ -410,7 +441,7 @@ void SummaryWriter::flush(std::chrono::nanoseconds timeout) {
 }
 
 std::int64_t SummaryWriter::dropped() const {
-  if (!impl_) return 0;
+  if (!impl_ || !impl_->mark.is_ours()) return 0;
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->dropped;
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/read_file.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker_lib/support/scoped_environment.h"
@@ -33,6 +35,7 @@ using std::chrono_literals::operator""ms;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::MatchesRegex;
 using testing::StartsWith;
 using testing::StrEq;
 using testing_support::eventually;
@@ -151,6 +154,8 @@ TEST_F(SummaryWriterTest, BadValuesAreRefusedAndNotQueued) {
   EXPECT_DIST_ERROR(
       writer.add_image("a", pixels, {.height = INT32_MAX, .width = INT32_MAX, .channels = 4}, 1),
       kInvalid, HasSubstr("too large"));
+  const ImageShape column{.height = 1 << 26, .width = 1, .channels = 1};  // 128 MiB as a PNG
+  EXPECT_DIST_ERROR(writer.add_image("a", pixels, column, 1), kInvalid, HasSubstr("too large"));
   writer.flush();
   EXPECT_EQ(written(), 0U);
 
@@ -164,15 +169,33 @@ TEST_F(SummaryWriterTest, BadValuesAreRefusedAndNotQueued) {
                     StartsWith("SummaryWriter: make /proc/none: "));
 }
 
+TEST_F(SummaryWriterTest, ADirectoryThatCannotBeReadIsAnError) {
+  if (testing_support::kSanitized) GTEST_SKIP() << "UBSan opens pipes";
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_DIST_ERROR(SummaryWriter{options()}, DistError::Kind::kSystem,
+                    "SummaryWriter: read " + options().directory + ": Too many open files");
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 TEST_F(SummaryWriterTest, TheChildOfAForkDoesNothing) {
-  SummaryWriter writer(options());
+  SummaryOptions small = options();
+  small.max_queue_bytes = 1000;
+  SummaryWriter writer(small);
   writer.add_scalar("loss", 1, 1);
+  testing::internal::CaptureStderr();
+  writer.add_text("large", std::string(1000, 'x'), 1);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("events are dropped"));
+  EXPECT_EQ(writer.dropped(), 1);
   const pid_t child = fork();
   if (child == 0) {
     writer.add_scalar("loss", 2, 2);
     writer.flush();
+    const std::int64_t dropped = writer.dropped();
     writer.~SummaryWriter();
-    _exit(0);
+    _exit(dropped == 0 ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -261,7 +284,7 @@ TEST_F(SummaryWriterTest, WhatCannotBeWrittenAtTheEndIsAWarning) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "ddprun: warning: SummaryWriter: write " + file() +
-                ": No space left on device; 1 events are lost\n");
+                ": No space left on device; events lost: 1\n");
 }
 
 TEST_F(SummaryWriterTest, AFullQueueDropsEventsAndWarnsOnce) {
@@ -282,9 +305,51 @@ TEST_F(SummaryWriterTest, AFullQueueDropsEventsAndWarnsOnce) {
   writer.add_scalar("loss", 1, 5);
   writer.flush();
   EXPECT_EQ(written(), 2U);
-  EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
-      StartsWith("ddprun: warning: SummaryWriter: the queue is full, and events are dropped"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              MatchesRegex("ddprun: warning: SummaryWriter: the queue is full, and events are "
+                           "dropped: [0-9]+ bytes wait for [^\n]+\n"));
+}
+
+TEST_F(SummaryWriterTest, AHistogramTakesRoomForItsBuckets) {
+  FullDisk disk;
+  const ScopedFileCalls scoped(disk);
+  SummaryOptions small = options();
+  small.max_queue_bytes = 100'000;
+  SummaryWriter writer(small);
+  testing::internal::CaptureStderr();
+  disk.hang();
+  for (int step = 0; step < 3; ++step) {
+    writer.add_histogram("float", std::vector<float>{1}, step);
+    writer.add_histogram("double", std::vector<double>{1}, step);
+  }
+  EXPECT_EQ(writer.dropped(), 3);
+  disk.answer();
+  writer.flush();
+  EXPECT_EQ(written(), 3U);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("events are dropped"));
+}
+
+TEST_F(SummaryWriterTest, WithoutMemoryAnEventIsLostAndTheNextIsWritten) {
+  if (testing_support::kSanitized) GTEST_SKIP() << "a sanitizer ends the process without memory";
+  SummaryOptions large = options();
+  large.max_queue_bytes = std::size_t{1} << 30;
+  SummaryWriter writer(large);
+  writer.add_scalar("loss", 1, 1);
+  writer.flush();  // the thread has its small memory now
+  // Its copies do not fit into what the allocator has reserved: 64 MiB for a thread.
+  writer.add_text("large", std::string(50'000'000, 'x'), 1);
+  writer.add_scalar("loss", 1, 2);
+  testing::internal::CaptureStderr();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit none{.rlim_cur = 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+  writer.flush();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(written(), 2U);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "ddprun: warning: SummaryWriter: no memory to encode events for " + file() +
+                "; events lost: 1\n");
 }
 
 }  // namespace

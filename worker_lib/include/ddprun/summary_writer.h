@@ -21,15 +21,15 @@
 // events, call flush() before a checkpoint is saved.
 //
 // Restarts: each life of a program writes a file of its own, which sorts after the earlier ones.
-// It begins with TensorBoard's SessionLog.START at `first_step`. TensorBoard then hides what
-// earlier lives wrote for this step and later ones, so no step is seen twice.
+// It begins with TensorBoard's SessionLog.START at `first_step`. What earlier lives wrote for this
+// step and later ones is void then. Readers drop it: TensorBoard's default one for each tag when it
+// is written again, `--load_fast=false` at once. So no step is seen twice.
 //
 // Disk errors after the constructor are warnings on stderr, one for each row of failures. The
 // writer tries again every `flush_every`, and continues where it stopped.
 //
 // Any thread may call a SummaryWriter, which one thread destroys. In the child of a fork it does
-// nothing. Tags, texts and names are UTF-8. kInvalidArgument names a bad value; nothing is queued
-// then.
+// nothing. Tags, texts and names are UTF-8. kInvalidArgument names a bad value and queues nothing.
 #pragma once
 
 #include <chrono>
@@ -105,10 +105,10 @@ class SummaryWriter {
   void add_image(std::string_view tag, std::span<const float> pixels, const ImageShape& shape,
                  std::int64_t step);
 
-  // Adds the hyperparameters of the run, and its results, for TensorBoard's tab HPARAMS. A metric
-  // is also a scalar of its name. Call it once in a run: a later call replaces the parameters.
+  // Adds hyperparameters and results for TensorBoard's tab HPARAMS. A metric is also a scalar. The
+  // first call in a directory counts, also over restarts. Later ones change only these scalars.
   void add_hparams(const HParams& parameters, const std::map<std::string, double>& metrics,
-                   std::int64_t step = 0);
+                   std::int64_t step = 0);  // above the metrics' steps, else curves are dropped
 
   // Returns when all that was added before is written. Throws kSystem if it cannot be written, and
   // kTimeout if that takes longer. The events stay queued then.

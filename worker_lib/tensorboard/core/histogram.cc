@@ -18,7 +18,8 @@ std::vector<double> bucket_limits() {
 
 template <class Number>
 HistogramCounts count_values(std::span<const Number> values) {
-  static const std::vector<double> limits = bucket_limits();
+  // Never destroyed: a detached thread may count while the process exits.
+  static const std::vector<double>& limits = *new std::vector<double>(bucket_limits());
   HistogramCounts result;
   std::vector<double> counts(limits.size() - 1);
   for (const Number number : values) {
