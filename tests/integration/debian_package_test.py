@@ -137,7 +137,8 @@ def check_files(package, root, version):
 def check_programs(bin_dir, version):
     for name in sorted(PROGRAMS):
         assert version in run(bin_dir / name, "--version"), name
-    assert set(run(bin_dir / "ddprun", *JOB).splitlines()) == {"[rank 0] 0", "[rank 1] 1"}
+    lines = run(bin_dir / "ddprun", *JOB).splitlines()  # with remarks on what other tests have left
+    assert {"[rank 0] 0", "[rank 1] 1"} <= set(lines), lines
     print("the unpacked programs run")
 
 

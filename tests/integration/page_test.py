@@ -14,6 +14,7 @@ import threading
 import urllib.request
 
 import browser
+import needs
 
 PATIENCE = 60.0  # seconds
 MARKUP = "<img src=x onerror=\"document.title='hurt'\">"
@@ -223,7 +224,10 @@ def look_at_many_ranks(sources: str) -> None:
         page.wait_for_text("Node 1: runs its workers. Nothing more is known of the rank now.")
         assert page.errors == [], page.errors
     print(f"first paint {paint:.0f} ms; an update of {RANKS} ranks {update:.0f} ms")
-    assert paint <= 200 and update <= 100, (paint, update)
+    # A machine that runs other tests at the same time is not measured, but a page that does much
+    # more than it should is found.
+    slack = 1 if needs.whole() else 3
+    assert paint <= 200 * slack and update <= 100 * slack, (paint, update)
 
 
 def picture(page: browser.Browser, name: str) -> None:
