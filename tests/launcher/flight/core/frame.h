@@ -17,7 +17,7 @@ inline RankFlight flight_of(int rank) {
   return {.rank = Rank(rank),
           .local_rank = LocalRank(rank),
           .host = "h",
-          .pid = 100 + rank,
+          .pid = 100 + rank % 1000,
           .lives = true,
           .state = "running",
           .boot_ns = kNow,

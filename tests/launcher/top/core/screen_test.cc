@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "launcher/top/core/printable_text.h"
+#include "tests/support/sanitized.h"
 
 namespace ddprun {
 namespace {
@@ -201,7 +202,8 @@ TEST_F(TopScreenTest, AsTextItHasAllRanks) {
   EXPECT_THAT(text, Not(HasSubstr(" \n")));
 }
 
-// A busy machine may stop the test for a moment, so the best of several tries counts.
+// A busy machine may stop the test for a moment, so the best of several tries counts. A sanitizer
+// takes about 30 times as long.
 TEST_F(TopScreenTest, AThousandRanksTakeLessThanFiveMilliseconds) {
   JobView view = job_of(1000);
   for (TopRow& row : view.ranks) row.collective = "all_reduce 4711";
@@ -214,7 +216,7 @@ TEST_F(TopScreenTest, AThousandRanksTakeLessThanFiveMilliseconds) {
     EXPECT_EQ(lines({.columns = 200, .rows = 60}).size(), 60u);
     best = std::min(best, Clock::now() - begun);
   }
-  EXPECT_LT(best, std::chrono::milliseconds(5));
+  EXPECT_LT(best, std::chrono::milliseconds(testing_support::kSanitized ? 1000 : 5));
 }
 
 }  // namespace
