@@ -38,7 +38,7 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kRefresh = std::chrono::seconds(1);
-// A service asks agents for their ranks only while somebody watches. So its first answer has none.
+// Agents send a service their ranks only while the job is watched. So its first answer has none.
 constexpr Duration kRanksCome = std::chrono::seconds(3);
 
 // Fetch: asks for the next picture of the job in a thread of its own. One is asked for at a time.

@@ -11,7 +11,7 @@ using Addresses = std::vector<SocketAddress>;
 // Receiver: where look-up threads deliver their results. They may outlive the io_context.
 struct NameService::Receiver : std::enable_shared_from_this<Receiver> {
   std::mutex mutex;
-  boost::asio::io_context* io = nullptr;  // null: nobody waits for a result any more
+  boost::asio::io_context* io = nullptr;  // null: results are not wanted any more
 
   void deliver(ResolveHandler then, Result<Addresses> found) {
     const std::lock_guard lock(mutex);

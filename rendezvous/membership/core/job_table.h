@@ -146,7 +146,7 @@ class JobTable {
   void watched(const std::string& job, TimePoint now);
   // Takes the ranks of an agent in this process, which sends no heartbeats.
   void take_ranks(AgentConnectionId connection, const RankReport& report, TimePoint now);
-  // Returns whether somebody has looked at the job within kWatchedFor; with an empty `job`, at all
+  // Returns whether the job was looked at within kWatchedFor; with an empty `job`, at all
   // jobs.
   bool is_watched(const std::string& job, TimePoint now) const;
   // Handles the end of a connection. No effect if it never sent a Hello or was replaced.

@@ -1,12 +1,12 @@
 #include "rendezvous/persistence/core/journal.h"
 
-#include <boost/crc.hpp>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/concat.h"
+#include "base/crc32c.h"
 #include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun {
@@ -21,14 +21,6 @@ constexpr std::size_t kNumberBytes = 4;
 constexpr std::size_t kFrameHeaderBytes = kFrameMagic.size() + 2 * kNumberBytes;
 // A snapshot begins a new frame after this many bytes, so that no frame comes near the limit.
 constexpr std::size_t kSnapshotFrameBytes = 1 << 20;
-
-// CRC-32C, as in iSCSI and ext4.
-std::uint32_t crc_of(std::string_view length, std::string_view entries) {
-  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
-  crc.process_bytes(length.data(), length.size());
-  crc.process_bytes(entries.data(), entries.size());
-  return crc.checksum();
-}
 
 void put_text(std::string& out, const std::string& text) {
   put_u32(out, static_cast<std::uint32_t>(text.size()));
@@ -55,7 +47,7 @@ std::optional<std::string_view> frame_at(std::string_view bytes) {
     return std::nullopt;
   }
   const std::string_view entries = bytes.substr(kFrameHeaderBytes, length);
-  if (crc_of(length_bytes, entries) != get_u32(bytes.substr(kFrameMagic.size() + kNumberBytes))) {
+  if (crc32c({length_bytes, entries}) != get_u32(bytes.substr(kFrameMagic.size() + kNumberBytes))) {
     return std::nullopt;
   }
   return entries;
@@ -123,7 +115,7 @@ std::string journal_frame(std::span<const JournalEntry> entries) {
   std::string frame(kFrameMagic);
   frame.reserve(kFrameHeaderBytes + size);
   frame += length;
-  put_u32(frame, crc_of(length, body));
+  put_u32(frame, crc32c({length, body}));
   return frame += body;
 }
 

@@ -1,15 +1,12 @@
 #include "worker_lib/tensorboard/core/tf_record.h"
 
-#include <boost/crc.hpp>
-
+#include "base/crc32c.h"
 #include "worker_lib/serialization/core/little_endian.h"
 
 namespace ddprun {
 
 std::uint32_t masked_crc32c(std::string_view bytes) {
-  boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> crc;
-  crc.process_bytes(bytes.data(), bytes.size());
-  const std::uint32_t sum = crc.checksum();
+  const std::uint32_t sum = crc32c({bytes});
   return (sum >> 15 | sum << 17) + 0xa282ead8;
 }
 
