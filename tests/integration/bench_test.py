@@ -59,6 +59,13 @@ class Bench(unittest.TestCase):
                 latency = report["latency_s"][node][other]
                 self.assertTrue(other == node or (link > 1e6 and 0 < latency < 1), report)
 
+    def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(self):
+        file = self.folder / "missing" / "bench.json"
+        run = subprocess.run([PROGRAMS / "ddprun", "bench", "--standalone", "--", "--json", file],
+                             capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual((run.returncode, run.stdout), (73, ""), run.stderr)
+        self.assertIn(f"write {file}: No such file or directory", run.stderr)
+
     def test_a_wrong_value_is_named_and_ends_with_2(self):
         run = subprocess.run([PROGRAMS / "ddprun", "bench", "--standalone", "--", "--max-bytes",
                               "1"], capture_output=True, text=True, timeout=PATIENCE)

@@ -114,9 +114,12 @@ int run(int argc, char** argv) {
   options.timeout = std::chrono::seconds(timeout_s);
   const Result<void> measured = measure_and_print(options, json_file);
   if (measured) return 0;
-  const bool is_file = measured.error().kind == ErrorKind::kSystem;
+  const ErrorKind kind = measured.error().kind;
+  const bool is_of_group = kind == ErrorKind::kTimeout || kind == ErrorKind::kConnection ||
+                           kind == ErrorKind::kProtocol || kind == ErrorKind::kPeerLost ||
+                           kind == ErrorKind::kStopped;
   return fail("ddprun-bench", measured.error(),
-              is_file ? ExitCode::kFiles : usage_or(ExitCode::kNoAnswer, measured.error()));
+              is_of_group ? ExitCode::kNoAnswer : usage_or(ExitCode::kFiles, measured.error()));
 }
 
 }  // namespace
