@@ -22,7 +22,7 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
+sys.path.insert(0, os.path.join(ROOT, "tests/integration/rendezvous"))
 from pytorch_clients import connect, ddp_store, pytorch_store  # noqa: E402
 
 

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <map>
 
-#include "tests/integration/rendezvous_frame.h"
+#include "tests/integration/rendezvous/rendezvous_frame.h"
 #include "tests/support/number_after.h"
 
 namespace ddprun::testing_support {

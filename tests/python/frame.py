@@ -20,7 +20,7 @@ import unittest
 
 SOURCES = pathlib.Path(__file__).resolve().parent.parent.parent
 PATIENCE = 120.0  # seconds for one wait, on a busy machine
-sys.path[:0] = [str(SOURCES / "python"), str(SOURCES / "tests/integration")]
+sys.path[:0] = [str(SOURCES / "python"), str(SOURCES / "tests/support")]
 BIN = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else SOURCES / "build/release/bin"
 DDPRUN = str(BIN / "ddprun")
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "integration"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "support"))
 import needs  # noqa: E402
 
 needs.module("mypy", ": scripts/setup --tests")

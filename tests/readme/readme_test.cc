@@ -5,7 +5,7 @@
 
 #include <regex>
 
-#include "tests/integration/launcher_frame.h"
+#include "tests/integration/launcher/launcher_frame.h"
 #include "tests/support/job_workers.h"
 
 namespace ddprun::testing_support {

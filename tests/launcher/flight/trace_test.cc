@@ -34,7 +34,7 @@ std::vector<json> events_of(const std::string& trace) {
   return events;
 }
 
-// tests/integration/trace_test.py checks the format, and traces of several hosts.
+// tests/integration/launcher/trace_test.py checks the format, and traces of several hosts.
 TEST(Trace, HasAProcessForEachRankAndARowForEachGroup) {
   RankFlight first = flight_of(0);
   first.generation = 3;

@@ -14,7 +14,7 @@ import time
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.insert(0, str(ROOT / "python"))
 
 import needs

@@ -1,4 +1,4 @@
-// Writes event files, for tests/integration/tensorboard_test.py.
+// Writes event files, for tests/integration/worker_lib/tensorboard_test.py.
 //
 //   summary_test_program all DIRECTORY          events of all kinds
 //   summary_test_program steps DIRECTORY FIRST  a step after the other, until it is killed; prints

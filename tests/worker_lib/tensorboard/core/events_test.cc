@@ -11,7 +11,7 @@ namespace {
 using std::string_literals::operator""s;
 using testing::HasSubstr;
 
-// tests/integration/tensorboard_test.py has TensorBoard read all kinds of events.
+// tests/integration/worker_lib/tensorboard_test.py has TensorBoard read all kinds of events.
 TEST(Events, AScalarIsATagAndAFloatInASummary) {
   EXPECT_EQ(scalar_summary("loss", 1).bytes(), "\x0a\x0b\x0a\x04loss\x15\0\0\x80\x3f"s);
   EXPECT_EQ(summary_event({.wall_s = 1, .step = 5}, scalar_summary("a", 1)).bytes(),

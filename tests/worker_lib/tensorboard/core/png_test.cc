@@ -22,7 +22,7 @@ TEST(Png, OnePixelHasTheBytesOfTheStandard) {
   EXPECT_EQ(file.substr(expected.size() + 4), "\0\0\0\0IEND\xae\x42\x60\x82"s);
 }
 
-// Pillow decodes such images in tests/integration/tensorboard_test.py.
+// Pillow decodes such images in tests/integration/worker_lib/tensorboard_test.py.
 TEST(Png, ManyPixelsAreSeveralStoredBlocks) {
   const int height = 100;
   const int width = 700;
