@@ -3,13 +3,13 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/task_queue.h"
 #include "rendezvous/persistence/state_codec.h"
 
 namespace ddprun {
@@ -40,7 +40,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
     stopped_ = true;
     retry_.cancel();
     hang_.cancel();
-    disk_.join();
+    disk_.await_idle(kLongestTimeout);
     directory_.reset();  // with its lock, even if handlers still hold this object
   }
 
@@ -68,14 +68,21 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
     if (stopped_ || writing_) return;
     due_ = false;
     writing_ = true;
-    asio::post(disk_, [this, entries = std::exchange(waiting_, {}), number = number_,
-                       not_over = asio::make_work_guard(io_)]() mutable {
-      Outcome outcome = write(*directory_, std::move(entries));
-      asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)]() mutable {
-        self->ended(number, std::move(outcome));
-      });
+    if (Result<void> started = disk_.start(); !started) {
+      return post_end(number_, {std::move(started), {}, std::exchange(waiting_, {})});
+    }
+    disk_.post([this, entries = std::exchange(waiting_, {}), number = number_,
+                not_over = asio::make_work_guard(io_)]() mutable {
+      post_end(number, write(*directory_, std::move(entries)));
     });
     watch();
+  }
+
+  // Any thread.
+  void post_end(std::uint64_t number, Outcome outcome) {
+    asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)]() mutable {
+      self->ended(number, std::move(outcome));
+    });
   }
 
   // Starts the timer that detects a hang of the write that has just begun.
@@ -133,9 +140,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   bool is_failing_ = false;  // `failed` was called, and `well` not yet
   bool hung_ = false;        // `failed` was called only because the disk has not answered
   bool stopped_ = false;
-  // One thread, so that writes keep their order. It may receive signals: the program's
-  // signal_set handles them on any thread.
-  asio::thread_pool disk_{1};
+  TaskQueue disk_{"ddprun-state", 1};
 };
 
 StateWriter::StateWriter(asio::io_context& io, StateDirectory directory, StateStoreEvents events)

@@ -15,6 +15,7 @@
 
 #include "base/concat.h"
 #include "base/deadline.h"
+#include "base/task_queue.h"
 #include "base/worker_env.h"
 #include "rendezvous/net/local_address.h"
 #include "rendezvous/net/tcp_address.h"
@@ -23,7 +24,6 @@
 #include "worker_lib/collective/group_end.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/cpu_kernels/reduce_kernels.h"
-#include "worker_lib/util/background_task.h"
 
 namespace ddprun {
 namespace {

@@ -19,7 +19,6 @@
 #include "base/regular_file.h"
 #include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/checkpoint/piece_reader.h"
-#include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {

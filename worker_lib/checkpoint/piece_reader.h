@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "base/task_queue.h"
 #include "base/unique_fd.h"
 #include "worker_lib/checkpoint/core/reading_order.h"
 #include "worker_lib/checkpoint/io.h"
-#include "worker_lib/util/background_task.h"
 #include "worker_lib/util/chained_sha256.h"
 
 namespace ddprun {

@@ -18,6 +18,7 @@
 #include "base/random_id.h"
 #include "base/read_all.h"
 #include "base/seconds.h"
+#include "base/task_queue.h"
 #include "worker_lib/checkpoint/core/file_plan.h"
 #include "worker_lib/checkpoint/gather.h"
 #include "worker_lib/checkpoint/manifest_text.h"
@@ -25,7 +26,6 @@
 #include "worker_lib/serialization/checkpoint_state.h"
 #include "worker_lib/serialization/file_digest.h"
 #include "worker_lib/serialization/file_stream.h"
-#include "worker_lib/util/background_task.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {

@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/task_queue.h"
 #include "worker_lib/group/work_state.h"
-#include "worker_lib/util/background_task.h"
 
 namespace ddprun {
 

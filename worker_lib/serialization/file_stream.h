@@ -18,8 +18,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/task_queue.h"
 #include "base/unique_fd.h"
-#include "worker_lib/util/background_task.h"
 
 namespace ddprun {
 

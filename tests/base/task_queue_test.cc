@@ -1,4 +1,4 @@
-#include "worker_lib/util/background_task.h"
+#include "base/task_queue.h"
 
 #include <gtest/gtest.h>
 
