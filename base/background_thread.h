@@ -1,9 +1,5 @@
 // Starts threads in addition to the thread of the program or its event loop. They block all
 // signals, which are left to the other threads, and have a name. Any thread.
-//
-// Work that comes in pieces goes to a TaskQueue (task_queue.h). A loop of its own on a thread is
-// for work that is bounded in bytes rather than in tasks, or that is dropped when it is late: the
-// writers of consoles and logs, and SummaryWriter.
 #pragma once
 
 #include <functional>

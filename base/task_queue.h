@@ -6,6 +6,10 @@
 //   task.join();  // from now on, what the task used may change
 //
 // One owner thread posts and begins. Tasks must not throw.
+//
+// A loop of its own on a thread (background_thread.h) is for work that is bounded in bytes rather
+// than in tasks, or that is dropped when it is late: the writers of consoles and logs, and
+// SummaryWriter.
 #pragma once
 
 #include <condition_variable>
