@@ -37,6 +37,26 @@ TopRow row_of(const Json& json) {
   return row;
 }
 
+// Returns the first line of a text, as text_field() does.
+std::string first_line(const Json& text) {
+  if (!text.is_string()) return "";
+  const std::string all = text;
+  return in_one_line(all.substr(0, all.find('\n')));
+}
+
+// Returns what failed and, if it is known, why: the first line of the message, or the last line
+// that the worker wrote to stderr.
+std::string failure_text(const Json& failure) {
+  const std::string what = text_field(failure, "what");
+  const Json& first = list_field(failure, "first");
+  if (first.empty() || !first.front().is_object()) return what;
+  const Json& end = first.front();
+  const Json& lines = list_field(end, "stderr");
+  std::string why = first_line(end.value("message", Json()));
+  if (why.empty() && !lines.empty()) why = first_line(lines.back());
+  return why.empty() || what.find(why) != std::string::npos ? what : concat(what, ": ", why);
+}
+
 }  // namespace
 
 JobView view_of(const Json& picture) {
@@ -51,7 +71,7 @@ JobView view_of(const Json& picture) {
     view.max_restarts = integer_field(job, "max_restarts");
     view.goodput = text_field(object_field(job, "times"), "what");
     const Json& failures = list_field(job, "failures");
-    if (!failures.empty()) view.last_failure = text_field(failures.back(), "what");
+    if (!failures.empty()) view.last_failure = failure_text(failures.back());
     const Json& verdict = object_field(job, "verdict");
     if (!verdict.empty()) {
       view.outcome =

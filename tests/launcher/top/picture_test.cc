@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/concat.h"
+
 namespace ddprun {
 namespace {
 
@@ -36,6 +38,23 @@ TEST(Picture, HasTheJobAndItsRanks) {
   EXPECT_EQ(view.ranks[1].state, "stopped");
   EXPECT_EQ(view.step, 103) << "of the foremost rank";
   EXPECT_EQ(view.steps_per_second, 2.5);
+}
+
+TEST(Picture, SaysWhyTheLastGenerationFailed) {
+  const auto last_failure = [](const char* first) {
+    return view_of(
+               Json::parse(concat(R"({"job": {"id": "j", "failures": [{"what": )",
+                                  R"("rank 0 exited with code 1: bad", "first": )", first, "}]}}")))
+        .last_failure;
+  };
+  const std::string what = "rank 0 exited with code 1: bad";
+  EXPECT_EQ(last_failure(R"([{"message": "out of memory\nat line 7"}])"), what + ": out of memory");
+  EXPECT_EQ(last_failure(R"([{"stderr": ["Traceback", "ValueError: 7"]}])"),
+            what + ": ValueError: 7");
+  EXPECT_EQ(last_failure(R"([{"message": "bad", "stderr": ["x"]}])"), what) << "it has that";
+  for (const char* nothing : {"[]", "[7]", "7", R"([{"stderr": []}])", R"([{"stderr": [7]}])"}) {
+    EXPECT_EQ(last_failure(nothing), what) << nothing;
+  }
 }
 
 TEST(Picture, HasTheLongerListOfRanks) {

@@ -1,0 +1,99 @@
+"""Plants a trouble in each of four jobs, and finds it by the page alone and by `ddprun top` alone.
+
+The troubles are a rank that is 20 % slow, a rank that hangs, a crash loop and a full disk. The page
+is looked at in a real browser, a headless Chromium. argv[1]: the folder of the programs.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.append(f"{sys.path[0]}/../../support")
+import browser  # noqa: E402
+import needs  # noqa: E402
+
+browser.find()
+
+PATIENCE = 60.0  # seconds: a trouble is named within a minute
+FULL_DISK = "open('/dev/full', 'w').write('x' * 100_000)"
+CRASH_LOOP = "import time; time.sleep(2); raise ValueError('bad batch')"
+
+
+class Troubles:
+    """A service and the jobs, as a context manager."""
+
+    def __init__(self, binaries: pathlib.Path) -> None:
+        self._binaries = binaries
+        self._folder = tempfile.TemporaryDirectory()
+        self._jobs: list[subprocess.Popen] = []
+        self._service = subprocess.Popen(
+            [binaries / "ddp-rendezvous", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True)
+        self.address = self._service.stdout.readline().split()[-1]
+
+    def __enter__(self) -> "Troubles":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for job in self._jobs:
+            job.terminate()
+        for job in self._jobs:
+            job.wait(PATIENCE)
+        self._service.terminate()
+        assert self._service.wait(PATIENCE) == 0
+        self._folder.cleanup()
+
+    def start(self, job: str, *arguments: str, **variables: str) -> None:
+        settings = [f"--env={name}={value}" for name, value in variables.items()]
+        self._jobs.append(subprocess.Popen(
+            [self._binaries / "ddprun", f"--rdzv-endpoint={self.address}", f"--rdzv-id={job}",
+             *settings, *arguments], cwd=self._folder.name, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL))
+
+    def plant(self) -> None:
+        worker = str(self._binaries / "worker_test_rank")
+        self.start("slow", "--nproc-per-node=4", worker, "slow_steps", STEPS_SECONDS="300")
+        self.start("hangs", "--nproc-per-node=3", worker, "hang")
+        python = [sys.executable, "-c"]
+        self.start("crashes", "--nproc-per-node=2", "--max-restarts=1000", *python, CRASH_LOOP)
+        self.start("full", "--nproc-per-node=2", *python, FULL_DISK)
+
+    def top(self, job: str) -> str:
+        done = subprocess.run(
+            [self._binaries / "ddprun", "top", f"--rdzv-endpoint={self.address}", "--once", job],
+            capture_output=True, text=True, timeout=PATIENCE)
+        return done.stdout + done.stderr
+
+
+def eventually(look, pattern: str) -> None:
+    """Waits until the text that `look` returns has the pattern."""
+    deadline = time.monotonic() + PATIENCE
+    while not re.search(pattern, text := look(), re.DOTALL):
+        assert time.monotonic() < deadline, f"no {pattern!r} in:\n{text}"
+        time.sleep(0.5)
+
+
+# What names the trouble: in the view of top, and in the page.
+SEEN = {
+    "slow": (r"RANK[^\n]*\n *2 .*the others wait \d+ %", r"2 !.*the others wait \d+ %"),
+    "hangs": (r"RANK[^\n]*WAITS[^\n]*\n *1 ", r"◷"),
+    "crashes": (r"restarts: [1-9]\d* of 1000.*ValueError: bad batch",
+                r"Generation \d+ failed: rank \d.*ValueError: bad batch"),
+    "full": (r"last failure: .*No space left on device", r"has failed.*No space left on device"),
+}
+
+
+def main() -> None:
+    with Troubles(pathlib.Path(sys.argv[1])) as troubles, browser.Browser() as page:
+        troubles.plant()
+        for job, (in_top, in_page) in SEEN.items():
+            eventually(lambda job=job: troubles.top(job), in_top)
+            page.open(f"http://{troubles.address}/#job={job}")
+            eventually(page.text, in_page)
+        assert page.errors == [], page.errors
+    print("each of the troubles is named by the page alone and by top alone")
+
+
+main()
