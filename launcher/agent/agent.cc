@@ -246,7 +246,7 @@ class Agent {
                             {.most = *config_.options.requeue,
                              .requeues = count ? parse_number<int>(count).value_or(0) : 0,
                              .step = highest_step_},
-                            was_terminated_, log_);
+                            was_terminated_ ? SlurmEnd::kBegun : SlurmEnd::kNotKnown, log_);
   }
 
   // --- the link to the rendezvous service --------------------------------------------------------
