@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/concat.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 
 namespace ddprun {
 namespace {

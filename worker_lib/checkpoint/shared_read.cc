@@ -13,7 +13,7 @@
 #include "worker_lib/checkpoint/core/reading_order.h"
 #include "worker_lib/checkpoint/piece_reader.h"
 #include "worker_lib/checkpoint/search.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {

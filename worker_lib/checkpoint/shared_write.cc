@@ -22,7 +22,7 @@
 #include "worker_lib/checkpoint/core/file_plan.h"
 #include "worker_lib/checkpoint/gather.h"
 #include "worker_lib/checkpoint/manifest_text.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 #include "worker_lib/serialization/file_digest.h"
 #include "worker_lib/serialization/file_stream.h"

@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -20,6 +21,9 @@
 #include "worker_lib/flight/worker_reporter.h"
 
 namespace ddprun {
+
+// How long an aborted call may take to report its reason.
+inline constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 namespace detail {
 

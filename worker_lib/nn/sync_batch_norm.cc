@@ -11,10 +11,10 @@
 
 #include "base/concat.h"
 #include "base/joined.h"
-#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/group/work_state.h"
 #include "worker_lib/nn/batch_norm_math.h"
 #include "worker_lib/nn/core/moments.h"
 #include "worker_lib/util/error_bridge.h"
