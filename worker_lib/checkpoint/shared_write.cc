@@ -24,6 +24,7 @@
 #include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/group/every_rank.h"
 #include "worker_lib/serialization/checkpoint_state.h"
+#include "worker_lib/serialization/core/temporary_name.h"
 #include "worker_lib/serialization/file_digest.h"
 #include "worker_lib/serialization/file_stream.h"
 #include "worker_lib/util/error_bridge.h"
