@@ -59,6 +59,6 @@ struct BackendChoice {
 
 // Chooses. The messages of kInvalidArgument and kUnsupported name valid choices.
 Result<BackendChoice> choose_backends(const BackendRequest& request,
-                                      const BackendEnvironment& surroundings);
+                                      const BackendEnvironment& environment);
 
 }  // namespace ddprun
