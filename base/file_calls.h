@@ -28,7 +28,7 @@ class FileCalls {
 // Returns the calls in use.
 FileCalls& file_calls();
 
-// For tests: puts other calls into use, for all threads. Null: the real ones. Returns those that
+// Puts other calls into use, for all threads; for tests. Null: the real ones. Returns those that
 // were in use. No call may be running.
 FileCalls* replace_file_calls(FileCalls* calls);
 

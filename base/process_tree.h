@@ -34,9 +34,9 @@ void signal_descendants(int signal, std::set<pid_t>& signalled);
 void suspend_descendants();
 void resume_descendants();
 
-// As signal_descendants(), for the children of this process that are not in `signalled`, and for
-// their descendants. A process that forked while the snapshot was taken, and then died of the
-// signal, has left these children to this process.
+// Does what signal_descendants() does, for the children of this process that are not in
+// `signalled`, and for their descendants. A process that forked while the snapshot was taken, and
+// then died of the signal, has left these children to this process.
 void signal_new_children(int signal, std::set<pid_t>& signalled);
 
 // Returns "state S, sleeping (futex_wait_queue)", for example. Empty: there is no such process.

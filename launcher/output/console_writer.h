@@ -54,9 +54,9 @@ class ConsoleWriter {
  public:
   static constexpr std::size_t kHighWater = 1 << 20;
 
-  // on_drained is called each time the queue has become empty after it was full. It and the
-  // argument of when_flushed() are called with the writer's lock held: they must not call back.
-  // Throws std::system_error if the thread cannot be started.
+  // on_drained: called each time the queue has become empty after it was full. It and the argument
+  // of when_flushed() are called with the writer's lock held: they must not call back. Throws
+  // std::system_error if the thread cannot be started.
   explicit ConsoleWriter(std::function<void()> on_drained, const ConsoleOptions& options = {});
   // Drops what has not been written and does not wait: see when_flushed().
   ~ConsoleWriter();
@@ -70,8 +70,9 @@ class ConsoleWriter {
   // Queues lines of ddprun itself.
   void say(ConsoleStream stream, std::string_view lines);
 
-  // The functions below work on a terminal; elsewhere they do nothing. LiveScreen explains
-  // them. show_rest() shows the unfinished line of a source, as it is now.
+  // Returns whether the output is a live screen. It and the functions below work on a terminal;
+  // elsewhere they do nothing. LiveScreen explains them. show_rest() shows the unfinished line of a
+  // source, as it is now.
   bool is_live() const;
   void show_rest(ConsoleSource& source, std::string_view rest);
   void set_status(std::string_view status);
@@ -85,8 +86,8 @@ class ConsoleWriter {
   // writer's thread.
   void when_flushed(std::function<void()> then);
 
-  // has_losses() returns whether any bytes were dropped so far. losses() returns one text for
-  // each stream that still cannot be written: how many bytes are missing and why.
+  // Return what was lost. has_losses(): whether any bytes were dropped so far. losses(): one text
+  // for each stream that still cannot be written: how many bytes are missing and why.
   bool has_losses() const;
   std::vector<std::string> losses() const;
 

@@ -59,7 +59,7 @@ class TlsContext {
   // Returns true if every client must have a certificate. The TLS handshake fails without one.
   bool demands_certificates() const { return demands_certificates_; }
 
-  // For TlsChannel.
+  // Returns the context of OpenSSL, for TlsChannel.
   ssl_ctx_st* get() const { return context_; }
 
  private:

@@ -55,7 +55,7 @@ class EtcdRole final : public StateStore {
   const std::string& leader() const { return leader_; }
   // Stands for leader from now on.
   void stand();
-  // An agent asks here: looks for the leader.
+  // Looks for the leader, because an agent asks here.
   void look();
   // Returns what an agent is told while this service stands by.
   Silence standby_answer() const;
@@ -65,7 +65,7 @@ class EtcdRole final : public StateStore {
 
   // Lets another service lead at once. `then` is called when that is done, or after a short time.
   void resign(std::function<void()> then);
-  // New connections to etcd use this context.
+  // Makes new connections to etcd use this context.
   void set_tls(TlsContextPtr tls);
 
  private:

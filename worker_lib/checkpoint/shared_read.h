@@ -46,9 +46,9 @@ std::optional<Damage> agree_on_damage(ProcessGroup& group, const std::optional<E
 std::optional<Damage> verify_together(ProcessGroup& group, const CheckpointDirectory& directory,
                                       const CheckpointManifest& manifest, Timeout timeout);
 
-// The same, and fills the destinations of each file. They may be different on each rank, are
-// sorted by position, and do not overlap. If there is damage, they are filled in part.
-// outlines: of each file, or empty. A file that has changed since its outline was read is damaged.
+// Reads as above, and fills the destinations of each file. They may be different on each rank, are
+// sorted by position, and do not overlap. If there is damage, they are filled in part. outlines: of
+// each file, or empty. A file that has changed since its outline was read is damaged.
 std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
                                     const CheckpointManifest& manifest,
                                     const std::vector<FileOutline>& outlines,

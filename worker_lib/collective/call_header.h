@@ -60,7 +60,7 @@ struct CallHeader {
   // (cpu_calls/cma_collective.h).
   std::uint64_t shortcut = 0;
 
-  // For a collective that only moves bytes: sets the type and counts its elements. Adds the digest
+  // Sets the type and counts its elements; for a collective that only moves bytes. Adds the digest
   // of the types if there are several.
   void set_moved_type(ElementType of_bytes, std::uint32_t types) {
     type = of_bytes;

@@ -92,7 +92,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void forward_begins();
   void module_begins();
 
-  // While this is set, passes without a decision stay local.
+  // Keeps passes without a decision local, while this is set.
   void set_local(bool local);
 
   // Makes `hook` average the buckets from now on. Call it once, before the first pass.

@@ -59,7 +59,7 @@ class HostWork final : public WorkState {
   // Ends the call with success or with an Error, and wakes all waiting threads. source_rank: for
   // a receive.
   void complete(const Result<void>& result, int source_rank = -1);
-  // The same. failure: the exception for the waiting threads, or null.
+  // Ends the call as complete() does. failure: the exception for the waiting threads, or null.
   void end(std::exception_ptr failure, int source_rank = -1);
 
   void wait(std::optional<Duration> timeout) override;

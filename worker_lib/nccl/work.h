@@ -50,7 +50,8 @@ struct NcclCall {
   std::optional<ReduceOp> op = std::nullopt;
 };
 
-// "nccl all_reduce #12 of 1000 Float (sum)", "nccl call 17, send of 1000 Float, peer 2".
+// Returns a text such as "nccl all_reduce #12 of 1000 Float (sum)" or "nccl call 17, send of 1000
+// Float, peer 2".
 std::string to_text(const NcclCall& call);
 
 // NcclEvent: a CUDA event of a device. Shared, because no lock is held while it is queried: a

@@ -25,7 +25,8 @@ class InterruptTracebacks {
  public:
   static constexpr std::size_t kMaxPlaces = 8;  // the most places that the summary names
 
-  // The user's SIGINT is about to be forwarded. Before this call nothing is held back.
+  // Begins to hold back: the user's SIGINT is about to be forwarded. Before this call nothing is
+  // held back.
   void begin() { begun_ = true; }
   bool has_begun() const { return begun_; }
 

@@ -150,7 +150,7 @@ class Head {
   void send_plan(int host, const std::string& endpoint, const std::string& peer);
   // Reports that a host failed, and disconnects it. The first failure decides the exit code.
   void report(int host, const std::string& why, int exit_code);
-  // As report(), and ends the job.
+  // Reports as report() does, and ends the job.
   void fail(int host, const std::string& why, int exit_code);
   // Sends the signal to all agents, and disconnects hosts that have none.
   void end_all(int signal);

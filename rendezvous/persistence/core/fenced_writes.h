@@ -59,7 +59,7 @@ class FencedWrites {
   // Returns the transaction to perform now; nullopt: one is under way, or there is nothing to
   // write.
   std::optional<FencedWrite> next();
-  // Each transaction of next() is reported once, by one of these three functions.
+  // Report the outcome of a transaction of next(), each once, by one of these three functions.
   //
   // Reports that the transaction was performed at this revision.
   void written(EtcdRevision revision);

@@ -123,7 +123,7 @@ class Value {
 
   std::string_view bytes() const { return long_ ? std::string_view(*long_) : short_; }
   std::size_t size() const { return bytes().size(); }
-  // Null if the value is short.
+  // Returns the shared bytes of a long value; null if the value is short.
   std::shared_ptr<const std::string> shared() const { return long_; }
 
  private:

@@ -190,8 +190,8 @@ std::string digest_of(const torch::nn::Module& module);
 
 class CheckpointManager {
  public:
-  // On rank 0, takes the directory. From now on no earlier run, such as a generation that was
-  // cut off, can announce a checkpoint in it. Removes the remains of killed saves. Throws
+  // Takes the directory, on rank 0. From now on no earlier run, such as a generation that was cut
+  // off, can announce a checkpoint in it. Removes the remains of killed saves. Throws
   // kInvalidArgument for invalid options, and kSystem if the directory cannot be created or
   // written, or the fetch_command fails. Throws kStopped if another job has taken it from an
   // earlier generation of this job.

@@ -127,7 +127,8 @@ class PowerSgd final : public CommHook {
   ~PowerSgd() override;
   std::string name() const override;
   std::function<void()> start(const GradBucket& bucket, ProcessGroup& group) override;
-  // Passes, errors and Qs, all by parameter, because the buckets may differ after a restart.
+  // Returns the passes, errors and Qs, all by parameter, because the buckets may differ after a
+  // restart.
   HookState state(const torch::nn::Module& model) const override;
   void load_state(const HookState& state, const torch::nn::Module& model) override;
 

@@ -100,13 +100,13 @@ class Context {
   int local_rank() const;
   int local_world_size() const;
   int node_rank() const;
-  // The number of this forming of the world, from 0; above 0 after a restart.
+  // Returns the number of this forming of the world, from 0; above 0 after a restart.
   long generation() const;
   int restart_count() const;
   const std::string& run_id() const;
   torch::Device device() const;
 
-  // The group of all ranks.
+  // Returns the group of all ranks.
   ProcessGroup& group();
 
   // Seeds LibTorch's random generators, of the CPU and of every GPU, with seed + rank. Each rank

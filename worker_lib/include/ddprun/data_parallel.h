@@ -246,7 +246,8 @@ class DistributedDataParallel {
     }
   }
 
-  // For gradient accumulation; may be nested.
+  // Returns a guard: while it lives, gradients stay local (NoSync). For gradient accumulation; may
+  // be nested.
   //   { auto quiet = model.no_sync(); loss(model(a)).backward(); }
   //   loss(model(b)).backward();  // averages the sum of both
   NoSync no_sync() { return NoSync(core_); }

@@ -68,8 +68,8 @@ class SpawnError : public DistError {
   // Return how the process ended. Both are empty if the rank threw.
   std::optional<int> exit_code() const noexcept { return facts_->exit_code; }
   std::optional<int> signal() const noexcept { return facts_->signal; }
-  // what() of the exception with all its lines, at most 8000 bytes; empty if the rank did not
-  // throw.
+  // Returns what() of the exception with all its lines, at most 8000 bytes; empty if the rank did
+  // not throw.
   const std::string& message() const noexcept { return facts_->message; }
 
  private:
@@ -116,9 +116,9 @@ class SpawnContext {
 void spawn(const std::function<void(int rank)>& fn, int nprocs = 1,
            const SpawnOptions& options = {});
 
-// The same without waiting. Throws DistError: kInvalidArgument for an empty function, nprocs < 1
-// or a negative grace; kUnsupported if this process has other threads (named in the message) or
-// uses CUDA; kSystem if the processes cannot be created.
+// Starts the ranks as spawn() does, and does not wait. Throws DistError: kInvalidArgument for an
+// empty function, nprocs < 1 or a negative grace; kUnsupported if this process has other threads
+// (named in the message) or uses CUDA; kSystem if the processes cannot be created.
 SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs = 1,
                            const SpawnOptions& options = {});
 
