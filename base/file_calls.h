@@ -1,5 +1,5 @@
-// FileCalls: the system calls that change files, in one place, so that a test can replace them:
-// by calls that fail, or calls that are recorded. Programs use the real ones.
+// FileCalls: the system calls that change files, in one place. A test can replace them by calls
+// that fail, or calls that are recorded. Programs use the real ones.
 //
 // Each function does what the system call of its name does, and sets errno. Any thread.
 #pragma once

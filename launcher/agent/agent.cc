@@ -217,7 +217,7 @@ class Agent {
   // Is repeated, because a node may be away, or its workers may just be started. A node that was
   // asked before does nothing.
   //
-  // A node without workers waits for the end of the job as long as others may have some: it may run
+  // A node without workers waits for the end of the job as long as others may have some. It may run
   // the service, and its end requeues the job. It leaves if the service says that there are none.
   // Without any answer it leaves at idle_until_, because others may just be out of reach.
   void ask_all_nodes_to_save() {

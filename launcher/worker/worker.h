@@ -39,7 +39,7 @@ struct WorkerConsole {
   JsonLines* json = nullptr;         // --log-format json
 };
 
-// What the workers of a node share.
+// The parts that the workers of a node share.
 struct WorkerServices {
   boost::asio::io_context& io;
   ConsoleWriter& console;

@@ -4,7 +4,7 @@
 //   leads       the service has the state and decides. It answers agents while serves() is true
 //   stands by   another service leads, or none. Agents are sent to the leader, if it is known
 //   looks on    as standing by, but it does not try to lead. It reads the leader key when an agent
-//               asks. If nobody leads, it stands by
+//               asks. If no service leads, it stands by
 //
 // One thread, which runs the io_context, makes all calls and gets all callbacks, never within a
 // call. After the destructor no callback is called.

@@ -79,7 +79,7 @@ class RendezvousServer {
                                                 std::optional<KeptState> kept = std::nullopt);
   virtual ~RendezvousServer() = default;
 
-  // Keeps the state in etcd, beside other services: this one serves while it leads
+  // Keeps the state in etcd, together with other services: this one serves while it leads
   // (rendezvous/service/etcd_role.h). Call it before start(), and not with `kept`. looks_on: see
   // EtcdRole; a service that looks on stands after stand_for_leader().
   virtual void keep_in_etcd(EtcdStateOptions etcd,

@@ -80,7 +80,7 @@ class RankReaders {
       readers_.push_back(std::make_unique<PieceReader>(directory, manifest, std::move(of_reader)));
   }
 
-  // As PieceReader::next() and failure().
+  // Do the same as PieceReader::next() and failure().
   std::optional<PieceReader::Piece> next() {
     if (failure_) return std::nullopt;
     if (next_ == pieces_.size()) {

@@ -1,4 +1,4 @@
-// What ddprun-ckpt prints, and how its parts fail. Free functions; the one thread.
+// The output of ddprun-ckpt, and the failures of its parts. Free functions; the one thread.
 #pragma once
 
 #include <cstdint>

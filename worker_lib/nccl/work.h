@@ -114,7 +114,7 @@ class NcclWork final : public detail::WorkState {
   using Callbacks = std::vector<std::function<void()>>;
   Result<bool> poll_collecting(Callbacks& then);
 
-  // Says that the communicator is being aborted: then the event comes although the call was not
+  // Says that the communicator is being aborted. Then the event comes although the call was not
   // carried out, so only fail() ends the call. keep: receives the call's tensors, because a kernel
   // may still write to them.
   void begin_abort(std::vector<torch::Tensor>& keep);

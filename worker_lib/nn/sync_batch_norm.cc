@@ -24,8 +24,8 @@ namespace {
 
 using torch::Tensor;
 
-// What a rank's forward records, and so which collectives its backward pass can take part in. No
-// value is 0: a rank whose number did not come shows that nothing was exchanged.
+// A rank's forward records this. It decides which collectives its backward pass can take part in.
+// No value is 0: a rank whose number did not come shows that nothing was exchanged.
 enum class Recorded { kNothing = 1, kParameters, kInput };
 
 // The values on which all ranks agree in a forward. The backward pass uses them again, when the

@@ -81,7 +81,7 @@ std::vector<std::string> SlowWatch::look(const std::vector<std::vector<StepEntry
   const auto tell = [&](const SlowFinding& finding, bool is_slow) {
     const int worker = finding.ranks.front();
     int& times = named_[static_cast<std::size_t>(worker)];
-    // Of the pair of lines, either both are written or none.
+    // Both lines of a pair are written, or none.
     if (is_slow) ++times;
     if (times > kMostNamed) return;
     SlowFinding named = finding;

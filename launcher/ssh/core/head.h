@@ -1,5 +1,6 @@
-// Head: the state machine of `ddprun --hosts`. It decides when ssh is started for each host, when
-// each far end gets its plan, whom signals go to, what is reported, and when the job is over.
+// Head: the state machine of `ddprun --hosts`. It decides when ssh is started for each host and
+// when each far end gets its plan. It also decides who gets signals, what is reported, and when the
+// job is over.
 //
 //   host         event        goes to
 //   kWaiting     its turn     kConnecting: ssh runs

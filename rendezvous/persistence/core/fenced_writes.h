@@ -34,7 +34,7 @@ struct FencedWrite {
   std::vector<JournalEntry> entries;  // put; removed if the value is empty
 };
 
-// What a refused transaction, or a read, has found.
+// The keys that a refused transaction, or a read, has found.
 struct FenceState {
   EtcdRevision leader_created = 0;  // 0: there is no leader key
   EtcdRevision chain_modified = 0;  // 0: there is no chain key

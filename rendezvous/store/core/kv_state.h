@@ -133,8 +133,8 @@ class Value {
 
 class KvState {
  public:
-  // What an entry counts in addition to its bytes, about its memory cost. An entry is a key with
-  // its value, a queue, an item of a queue, or a key that one connection waits for.
+  // The bytes that an entry counts in addition to its own, about its memory cost. An entry is a key
+  // with its value, a queue, an item of a queue, or a key that one connection waits for.
   static constexpr std::size_t kEntryBytes = 128;
 
   // A slice costs at most this much, and one step more. A step is a check of a key, or a link

@@ -27,7 +27,7 @@ struct BucketCaps {
   std::uint64_t bytes = 0;        // of all others
 };
 
-// Where a gradient lies in its bucket.
+// The place of a gradient in its bucket.
 struct BucketSlot {
   std::size_t gradient = 0;  // index into the gradients that were planned
   std::uint64_t offset_bytes = 0;

@@ -132,7 +132,7 @@ class PowerSgd final : public CommHook {
   HookState state(const torch::nn::Module& model) const override;
   void load_state(const HookState& state, const torch::nn::Module& model) override;
 
-  // Of all buckets so far: bytes of the gradients, and bytes that were reduced instead.
+  // The sums of all buckets so far: bytes of the gradients, and bytes that were reduced instead.
   struct Compression {
     std::uint64_t before = 0;
     std::uint64_t after = 0;

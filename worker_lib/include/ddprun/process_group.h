@@ -122,7 +122,7 @@ struct GroupOptions {
   std::optional<Timeout> timeout = {};
   // A name for people, in errors and reports: "tp0". Default: the ranks.
   std::string name = {};
-  // As in InitOptions. Default: the world's.
+  // The same as in InitOptions. Default: the world's.
   std::optional<bool> deterministic_across_layouts = {};
 };
 

@@ -62,10 +62,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   DistributedSampler(std::size_t dataset_size, const ProcessGroup& group,
                      DistributedSamplerOptions options = {});
 
-  // Chooses the epoch's order, from the next begin() of the loader on. Without it every pass
-  // over the loader has the same order. A checkpoint between two passes then cannot tell whether
-  // the first pass is to continue (with nothing, at its end) or the second is to begin. So call
-  // it also if nothing is shuffled.
+  // Chooses the epoch's order, from the next begin() of the loader on. Without it every pass over
+  // the loader has the same order. A checkpoint between two passes cannot tell then which pass is
+  // to continue: the first one (with nothing, at its end), or the second. So call it also if
+  // nothing is shuffled.
   //
   // For a sampler that was made with a group: DistributedDataParallel over this group compares
   // the epochs of the ranks in each synchronised pass. It throws kInvalidArgument on every rank

@@ -15,9 +15,9 @@
 //
 // A rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
 // rest of docs/reference/worker_environment.md in its environment. So init() and PyTorch's env://
-// form a world of these ranks. spawn() hosts a store for them, on a port that no other process can
-// have taken. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise.
-// Standard input is /dev/null.
+// form a world of these ranks. spawn() hosts a store for them. No other process can have taken its
+// port. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise. Standard
+// input is /dev/null.
 //
 // When the function returns or throws, the rank flushes its streams and ends with _exit().
 // Static objects are not destroyed, and atexit handlers do not run (the program's handlers run

@@ -20,10 +20,10 @@
 // Merging of the ranks' variances: Chan, Golub and LeVeque, 1979.
 //
 // On a CPU all sums and all values between the ranks are float64. Output and input gradients are
-// computed in float64 and rounded once. On a GPU all of it is float32 (float64 for float64
-// inputs), as in PyTorch, and no call waits for the work that it has launched. So errors that
-// the ranks find together (below) are thrown in the layer's next forward in training. Until then
-// the output is NaN, and running statistics stay unchanged.
+// computed in float64 and rounded once. On a GPU all of it is float32 (float64 for float64 inputs),
+// as in PyTorch. No call waits for the work that it has launched. So errors that the ranks find
+// together (below) are thrown in the layer's next forward in training. Until then the output is
+// NaN, and running statistics stay unchanged.
 //
 // A forward in training is one collective on the group (2C + 2 values of each rank). A backward
 // is one more (2C + 1 values) if the input of any rank requires a gradient, and always on a GPU.
