@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 using testing::ElementsAre;
-using testing::Eq;
+using testing::StrEq;
 using testing_support::ThreadWorld;
 
 constexpr auto kTimeout = std::chrono::minutes(1);
@@ -32,7 +32,7 @@ TEST(EveryRank, AFailureIsThrownOnAllRanksAndNamesTheFirstRankThatFailed) {
       return nullptr;
     };
     EXPECT_DIST_ERROR((void)on_every_rank(group, "save a file", kTimeout, part),
-                      DistError::Kind::kSystem, Eq("save a file: rank 1: disk 1 is full"));
+                      DistError::Kind::kSystem, StrEq("save a file: rank 1: disk 1 is full"));
     EXPECT_EQ(group.all_gather_object(group.rank()).size(), 3u) << "the group must stay usable";
   });
 }
@@ -41,7 +41,7 @@ TEST(EveryRank, AFailureOfAllRanksNamesNone) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     const auto part = []() -> json { refuse("the disk is full", DistError::Kind::kSystem); };
     EXPECT_DIST_ERROR((void)on_every_rank(group, "save a file", kTimeout, part),
-                      DistError::Kind::kSystem, Eq("the disk is full"));
+                      DistError::Kind::kSystem, StrEq("the disk is full"));
   });
 }
 
@@ -50,7 +50,7 @@ TEST(EveryRank, AReportKeepsKindAndMessageOfAFailure) {
   EXPECT_NO_THROW(throw_reported(nullptr, "rank 1: "));
   const json report = to_json_report(DistError(DistError::Kind::kCorrupt, "it is damaged"));
   EXPECT_DIST_ERROR(throw_reported(report, "rank 1: "), DistError::Kind::kCorrupt,
-                    Eq("rank 1: it is damaged"));
+                    StrEq("rank 1: it is damaged"));
 }
 
 }  // namespace
