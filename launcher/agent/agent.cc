@@ -37,7 +37,6 @@
 #include "launcher/output/json_lines.h"
 #include "launcher/output/log_writer.h"
 #include "launcher/process/file_work.h"
-#include "launcher/process/give_back_code.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/supervisor/core/supervisor.h"
 #include "rendezvous/client/service_link.h"
@@ -362,9 +361,6 @@ class Agent {
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
-    // Joining has run code that is not needed again, so its memory is given back. For a job of
-    // this node alone this would only delay the start.
-    if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
     stop_looking();
