@@ -1,20 +1,20 @@
 // ConsoleWriter: writes ddprun's own standard output and standard error in a thread of its own.
 //
-// A stopped terminal, or a pipe that is not read, must not block the agent: the agent has to
-// renew its lease and to watch its workers. So write() only queues bytes, and the thread does
-// the blocking writes. ConsoleText merges the output of several sources. On a terminal that
-// people look at, LiveScreen does this instead. Where both streams lead to the same file,
-// terminal or pipe, they share one queue and keep their order.
+// A stopped terminal, or a pipe that is not read, must not block the agent. The agent has to renew
+// its lease and to watch its workers. So write() only queues bytes, and the thread does the
+// blocking writes. ConsoleText merges the output of several sources. On a terminal that people look
+// at, LiveScreen does this instead. Where both streams lead to the same file, terminal or pipe,
+// they share one queue and keep their order.
 //
 // When kHighWater bytes are queued, is_full() returns true and the callers stop reading from
 // their workers. The workers then wait, as they would on a slow terminal, and no bytes are
 // dropped. The end of the agent does not wait for such a reader either. The thread, which may
 // be in the middle of a write, is then detached and lives until the process ends.
 //
-// A reader that has gone (a closed pipe, a terminal that was hung up) is not an error: nothing
-// more is written there. Bytes that cannot be written, for example because the disk is full,
-// are dropped and counted (OutputGap), and nothing waits for the disk. warn() is called when
-// dropping begins and when it ends. losses() returns what is missing at the end.
+// A reader that has gone (a closed pipe, a terminal that was hung up) is not an error: nothing more
+// is written there. Bytes that cannot be written, for example because the disk is full, are dropped
+// and counted (OutputGap). Nothing waits for the disk. warn() is called when dropping begins and
+// when it ends. losses() returns what is missing at the end.
 //
 // Functions may be called from any thread, except the destructor, which runs on its owner's
 // thread.

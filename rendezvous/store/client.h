@@ -82,8 +82,8 @@ class PendingGet {
 
 class StoreClient {
  public:
-  // Connects and does the handshake. A failed attempt is repeated with growing pauses until
-  // connect_timeout, because the store may not be up yet, unless options.tries_once is set.
+  // Connects and does the handshake. The store may not be up yet, so a failed attempt is repeated
+  // with growing pauses until connect_timeout. With options.tries_once it is not repeated.
   // kConnection: the cause is that of the last attempt.
   static Result<std::unique_ptr<StoreClient>> connect(StoreClientOptions options);
 

@@ -19,9 +19,9 @@ nlohmann::json to_json_report(const std::optional<DistError>& failure);
 // Any thread.
 void throw_reported(const nlohmann::json& report, const std::string& prefix = "");
 
-// Runs `part` on every rank and returns the results by rank. If a part throws, all ranks throw: the
-// failure of the first rank that failed, with its rank, or without one if all ranks failed in the
-// same way. Collective; for the thread of the group's calls.
+// Runs `part` on every rank and returns the results by rank. If a part throws, all ranks throw the
+// failure of the first rank that failed. It names that rank, unless all ranks failed in the same
+// way. Collective; for the thread of the group's calls.
 //
 // The ranks wait for each other for at most `timeout`; the wait is not taken for a hang (LongWait).
 // doing: the operation, for errors, such as "save a checkpoint".

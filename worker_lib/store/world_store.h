@@ -7,9 +7,8 @@
 //                        claims it for its world and announces this in it; each other rank waits
 //                        for the announcement, and claims its place
 //
-// The claims detect ranks that do not belong to the world: a rank of another job, a rank that was
-// started twice, and a rank that starts too early. The last one starts while an earlier run is
-// still ending.
+// The claims detect ranks that do not belong to the world. Such are a rank of another job, a rank
+// that was started twice, and a rank that starts while an earlier run is still ending.
 //
 // In a store without a launcher, the keys are below "ddprun/by-hand/<run id>/generation-<g>/":
 //   host         counts the ranks 0 that claimed the world: must be 1

@@ -103,10 +103,10 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
   // input: floating-point, [N, C] or [N, C, L] (1d), [N, C, H, W] (2d), [N, C, D, H, W] (3d), of
   // any memory format. The output has the same format. 16-bit inputs with float32 parameters are
   // allowed. Throws kInvalidArgument for another shape or dtype, before anything is sent. In
-  // training it throws kInvalidArgument on every rank in two cases: all batches together have
-  // fewer than 2 values for a channel, or only some ranks record gradients. Throws as
-  // collectives when the group fails. If the output was recorded, a backward pass throws
-  // kUnsupported for create_graph.
+  // training it throws kInvalidArgument on every rank if all batches together have fewer than 2
+  // values for a channel. It also does if only some ranks record gradients. Throws as collectives
+  // when the group fails. If the output was recorded, a backward pass throws kUnsupported for
+  // create_graph.
   torch::Tensor forward(const torch::Tensor& input) {
     if (!this->is_training() || group().size() == 1) return Base::forward(input);
     _check_input_dim(input);
