@@ -132,7 +132,8 @@ class CheckpointDirectory {
 
  private:
   Result<std::vector<std::string>> names() const;
-  // kStopped if another run has taken the directory; without take() there is no check.
+  // Checks that this run has the directory. kStopped if another run has taken it; without take()
+  // there is no check.
   Result<void> expect_own(const std::string& doing) const;
   Error taken_by_another_job(const std::string& other, const std::string& own) const;
   // Checks the claim before each name, because the lock may not exist on this file system, or
