@@ -175,7 +175,7 @@ int start_nodes(const CommandLine& line, std::vector<std::string> arguments) {
   const auto workers = std::ranges::find_if(line.settings, [](const OptionSetting& setting) {
     return setting.option->name == "nproc-per-node" && !setting.texts.empty();
   });
-  // A dry run prints exactly what a run executes.
+  // What a dry run prints is what a run executes.
   if (options.command == LaunchCommand::kDryRun)
     if (const auto word = std::ranges::find(arguments, "--dry-run"); word != arguments.end())
       arguments.erase(word);

@@ -82,9 +82,8 @@ inline constexpr const char* kStepVariable = "DDPRUN_SLURM_STEP";
 // Returns the value of that variable. Empty: this process is in no job.
 std::string slurm_step(const EnvLookup& lookup);
 
-// The part of the plan that a job takes. kWorkers, kOneNode: the number of workers only. kNodes:
-// also how the nodes meet. kStarter, kWait: nothing, because this ddprun only starts the ddpruns of
-// all nodes, or waits for one.
+// What a job takes from the plan: the number of workers only; or also how the nodes meet; or
+// nothing, because this ddprun only starts the ddpruns of all nodes, or waits for one.
 enum class Taken { kWorkers, kOneNode, kNodes, kStarter, kWait };
 
 // Returns values for options, by the options' names without dashes.
