@@ -19,7 +19,7 @@ namespace ddprun {
 // debuggers.
 Result<void> start_thread(std::thread& thread, const std::string& name, std::function<void()> body);
 
-// As start_thread(), for a thread that is never joined. What `body` uses must live as long as
+// Starts a thread as start_thread() does; it is never joined. What `body` uses must live as long as
 // the process, or be owned by `body`.
 Result<void> start_detached_thread(const std::string& name, std::function<void()> body);
 

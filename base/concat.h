@@ -12,7 +12,7 @@
 
 namespace ddprun {
 
-// concat("rank ", Rank(3), " of ", size) is "rank 3 of 8".
+// Returns the parts as one text: concat("rank ", Rank(3), " of ", size) is "rank 3 of 8".
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;

@@ -12,7 +12,8 @@ namespace ddprun {
 
 class Deadline {
  public:
-  // A negative time is raised to 0. A time longer than kLongestTimeout is cut to it.
+  // Starts the time limit. A negative time is raised to 0, a longer one than kLongestTimeout is cut
+  // to it.
   explicit Deadline(Duration allowed)
       : started_(BootClock::now()),
         allowed_(std::clamp(allowed, Duration::zero(), kLongestTimeout)) {}

@@ -1,5 +1,5 @@
-// FileCalls: the system calls that change files, in one place, so that a test can replace them:
-// by calls that fail, or calls that are recorded. Programs use the real ones.
+// FileCalls: the system calls that change files, in one place. A test can replace them by calls
+// that fail, or calls that are recorded. Programs use the real ones.
 //
 // Each function does what the system call of its name does, and sets errno. Any thread.
 #pragma once
@@ -28,7 +28,7 @@ class FileCalls {
 // Returns the calls in use.
 FileCalls& file_calls();
 
-// For tests: puts other calls into use, for all threads. Null: the real ones. Returns those that
+// Puts other calls into use, for all threads; for tests. Null: the real ones. Returns those that
 // were in use. No call may be running.
 FileCalls* replace_file_calls(FileCalls* calls);
 

@@ -35,8 +35,8 @@ using LineFormat = std::function<std::string(LogLevel level, std::string_view te
 
 class Logger {
  public:
-  // Lines begin with "<program>: ", warnings and errors with "<program>: warning: " and so on.
-  // An empty `format` selects this format.
+  // Makes a log. Its lines begin with "<program>: ", warnings and errors with "<program>: warning:
+  // " and so on. format: replaces this form, unless it is empty.
   Logger(const std::string& program, LineSink sink, LineFormat format = {});
 
   // Drops lines below `lowest`. By default, lines below kInfo are dropped.

@@ -12,7 +12,7 @@ namespace ddprun {
 // Returns whether the id means one user. The kernel gives the overflow id for each user that a user
 // namespace has no id for. uid_map: as /proc/self/uid_map has it.
 bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map);
-// As above, in this process's namespace.
+// Returns the same for this process's namespace.
 bool names_one_user(uid_t user);
 
 // Returns the user of the process at the other end of a Unix socket, at the time when that

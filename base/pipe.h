@@ -14,9 +14,9 @@ struct Pipe {
 // Makes a pipe. kResource: no descriptors are left.
 Result<Pipe> make_pipe();
 
-// Raises the capacity of a pipe to `bytes`, if it is smaller now, so that a process that reads
-// or writes much is woken less often. The capacity stays as it is if `descriptor` is not a
-// pipe. It also stays if the user has used up what the kernel grants for pipes (64 MiB).
+// Raises the capacity of a pipe to `bytes`, if it is smaller now. So a process that reads or writes
+// much is woken less often. The capacity stays as it is if `descriptor` is not a pipe. It also
+// stays if the user has used up what the kernel grants for pipes (64 MiB).
 void widen_pipe(int descriptor, int bytes);
 
 }  // namespace ddprun

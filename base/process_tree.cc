@@ -131,11 +131,11 @@ void become_subreaper() {
   DDPRUN_ASSERT(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, "Linux 3.4 or newer");
 }
 
-void signal_descendants(int signal, std::set<pid_t>& told) {
+void signal_descendants(int signal, std::set<pid_t>& signalled) {
   if (!has_children()) return;
   const std::vector<pid_t> tree = descendants_of(getpid());
   send(signal, tree);
-  told.insert(tree.begin(), tree.end());
+  signalled.insert(tree.begin(), tree.end());
 }
 
 void suspend_descendants() {
@@ -146,14 +146,14 @@ void resume_descendants() {
   for (const pid_t pid : descendants_of(getpid())) signal_descendant(pid, SIGCONT);
 }
 
-void signal_new_children(int signal, std::set<pid_t>& told) {
+void signal_new_children(int signal, std::set<pid_t>& signalled) {
   if (!has_children()) return;
   for (const pid_t child : children_of(getpid())) {
-    if (told.contains(child)) continue;
+    if (signalled.contains(child)) continue;
     std::vector<pid_t> tree = descendants_of(child);
     tree.insert(tree.begin(), child);
     send(signal, tree);
-    told.insert(tree.begin(), tree.end());
+    signalled.insert(tree.begin(), tree.end());
   }
 }
 

@@ -26,18 +26,18 @@ void become_subreaper();
 // process that was given its number meanwhile.
 void signal_descendant(pid_t pid, int signal);
 
-// Sends the signal to every descendant of this process, and adds them to `told`. Every signal
+// Sends the signal to every descendant of this process, and adds them to `signalled`. Every signal
 // except SIGKILL is followed by SIGCONT, so that stopped processes can react.
-void signal_descendants(int signal, std::set<pid_t>& told);
+void signal_descendants(int signal, std::set<pid_t>& signalled);
 
 // Sends SIGSTOP (suspend) or SIGCONT (resume) to every descendant.
 void suspend_descendants();
 void resume_descendants();
 
-// As signal_descendants(), for the children of this process that are not in `told`, and for
-// their descendants. A process that forked while the snapshot was taken, and then died of the
-// signal, has left these children to this process.
-void signal_new_children(int signal, std::set<pid_t>& told);
+// Does what signal_descendants() does, for the children of this process that are not in
+// `signalled`, and for their descendants. A process that forked while the snapshot was taken, and
+// then died of the signal, has left these children to this process.
+void signal_new_children(int signal, std::set<pid_t>& signalled);
 
 // Returns "state S, sleeping (futex_wait_queue)", for example. Empty: there is no such process.
 std::string state_of_process(pid_t pid);

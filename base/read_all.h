@@ -24,7 +24,7 @@ inline ssize_t read_all(int fd, char* bytes, std::size_t size) {
   return static_cast<ssize_t>(done);
 }
 
-// The same from a position; the descriptor's own position stays.
+// Reads from a position, as read_all() does; the descriptor's own position stays.
 inline ssize_t pread_all(int fd, char* bytes, std::size_t size, std::uint64_t at) {
   std::size_t done = 0;
   while (done < size) {

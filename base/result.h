@@ -19,7 +19,8 @@ namespace ddprun {
 template <class T>
 using Result = boost::system::result<T, Error>;
 
-// Found by argument-dependent look-up when value() is called on a failed Result.
+// Ends the program with the error, because value() was called on a failed Result. Boost finds this
+// function by argument-dependent look-up.
 [[noreturn]] inline void throw_exception_from_error(const Error& error,
                                                     const boost::source_location& where) {
   detail::assertion_failed("Result holds a value", where.file_name(),

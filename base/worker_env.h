@@ -86,7 +86,7 @@ HostPort store_address(const WorkerEnv& env);
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 // Looks a variable up in this process's environment.
 std::optional<std::string> environment_variable(std::string_view name);
-// As environment_variable(). Empty: it is not set, or it is empty.
+// Returns environment_variable(). Empty: it is not set, or it is empty.
 inline std::string environment_text(std::string_view name) {
   return environment_variable(name).value_or("");
 }

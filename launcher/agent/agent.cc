@@ -37,7 +37,6 @@
 #include "launcher/output/json_lines.h"
 #include "launcher/output/log_writer.h"
 #include "launcher/process/file_work.h"
-#include "launcher/process/give_back_code.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/supervisor/core/supervisor.h"
 #include "rendezvous/client/service_link.h"
@@ -123,10 +122,10 @@ class Agent {
                       {.samples = [this] { return workers_.samples(); },
                        .snapshots = [this] { return workers_.snapshots(); },
                        .hang = [this] { feed(WorkersHang{}); },
-                       .silent = [this](const auto& workers) { tell_silent(workers); },
+                       .silent = [this](const auto& workers) { warn_of_silent(workers); },
                        .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
         slow_monitor_(io_, {.marks = [this] { return workers_.marks(); },
-                            .told = [this](const std::string& line) { log_.warning(line); }}),
+                            .warn = [this](const std::string& line) { log_.warning(line); }}),
         terminal_(io_, console_, std::move(guards.input),
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
@@ -158,8 +157,8 @@ class Agent {
     const bool may_requeue = config_.options.requeue && exit_code_ == to_int(ExitCode::kSaved);
     const bool goes_on = may_requeue && requeue();
     output_drain_.flush();
-    if (console_.has_losses()) tell_losses();
-    if (!goes_on && (has_service || is_told_to_run_end_commands_))
+    if (console_.has_losses()) report_losses();
+    if (!goes_on && (has_service || must_run_end_commands_))
       report_.run_end_commands(exit_code_, signals_.native_handle());
     output_drain_.flush();
     return exit_code_;
@@ -217,7 +216,7 @@ class Agent {
   // Is repeated, because a node may be away, or its workers may just be started. A node that was
   // asked before does nothing.
   //
-  // A node without workers waits for the end of the job as long as others may have some: it may run
+  // A node without workers waits for the end of the job as long as others may have some. It may run
   // the service, and its end requeues the job. It leaves if the service says that there are none.
   // Without any answer it leaves at idle_until_, because others may just be out of reach.
   void ask_all_nodes_to_save() {
@@ -246,7 +245,7 @@ class Agent {
                             {.most = *config_.options.requeue,
                              .requeues = count ? parse_number<int>(count).value_or(0) : 0,
                              .step = highest_step_},
-                            was_terminated_, log_);
+                            was_terminated_ ? SlurmEnd::kBegun : SlurmEnd::kNotKnown, log_);
   }
 
   // --- the link to the rendezvous service --------------------------------------------------------
@@ -263,7 +262,7 @@ class Agent {
             [this](const Directive& directive) {
               log_.debug(std::visit([](const auto& what) { return describe(what); }, directive));
               const End* const end = std::get_if<End>(&directive);
-              if (end && end->runs_end_commands) is_told_to_run_end_commands_ = true;
+              if (end && end->runs_end_commands) must_run_end_commands_ = true;
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
         .answer =
@@ -362,9 +361,6 @@ class Agent {
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
-    // Joining has run code that is not needed again, so its memory is given back. For a job of
-    // this node alone this would only delay the start.
-    if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
     stop_looking();
@@ -447,7 +443,7 @@ class Agent {
   }
 
   // Reports lost output. A job that did its work but lost output did not succeed.
-  void tell_losses() {
+  void report_losses() {
     for (const std::string& text : console_.losses()) log_.warning(text);
     if (exit_code_ == 0) {
       exit_code_ = to_int(ExitCode::kFiles);
@@ -546,7 +542,7 @@ class Agent {
   }
 
   // Warns of workers that --hang-timeout cannot watch.
-  void tell_silent(const std::vector<std::size_t>& workers) {
+  void warn_of_silent(const std::vector<std::size_t>& workers) {
     const int first_rank =
         supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
     std::vector<int> ranks;
@@ -670,7 +666,7 @@ class Agent {
   bool guard_lost_ = false;
   bool over_ = false;                         // only the remaining output is left
   bool was_terminated_ = false;               // SIGTERM came
-  bool is_told_to_run_end_commands_ = false;  // by the service
+  bool must_run_end_commands_ = false;        // by the service
   bool job_has_no_workers_ = false;           // as the service answered the last request to save
   TimePoint idle_until_;                      // see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported

@@ -29,7 +29,7 @@ class JobReport {
   void restart(const Verdict& failed, bool is_first_node);
   // Reports the verdict of the job in the log.
   void verdict(const Verdict& verdict, bool is_first_node);
-  // The report's headline is that output was lost.
+  // Makes the loss of output the report's headline.
   void lost_output() { lost_output_ = true; }
   // Writes the end of the job to the file.
   void end(int exit_code, bool is_first_node);

@@ -130,15 +130,15 @@ void NodeWorkers::let_go() {
   workers_.clear();
   rank_table_.clear();
   newly_ended_.clear();
-  told_.clear();
+  signalled_.clear();
 }
 
 void NodeWorkers::signal_tree(int signal) {
-  told_signal_ = signal;
-  told_.clear();
-  signal_descendants(signal, told_);
+  signal_ = signal;
+  signalled_.clear();
+  signal_descendants(signal, signalled_);
   parts_.log.debug(
-      concat("sent ", signal_name(signal), " to ", told_.size(), " processes of the job"));
+      concat("sent ", signal_name(signal), " to ", signalled_.size(), " processes of the job"));
 }
 
 void NodeWorkers::kill_tree() {
@@ -220,7 +220,7 @@ void NodeWorkers::reap_orphans() {
 
 bool NodeWorkers::are_gone() {
   reap_orphans();
-  if (!told_.empty()) signal_new_children(told_signal_, told_);
+  if (!signalled_.empty()) signal_new_children(signal_, signalled_);
   // The tree counts as empty only when every end has been reported, also of workers that never
   // started.
   if (has_children() || !newly_ended_.empty() || !not_started_.empty()) return false;

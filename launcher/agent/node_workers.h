@@ -135,8 +135,8 @@ class NodeWorkers {
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet
-  std::set<pid_t> told_;  // descendants that got told_signal_, later ones included
-  int told_signal_ = 0;
+  std::set<pid_t> signalled_;  // descendants that got signal_, later ones included
+  int signal_ = 0;
   long oom_kills_before_ = 0;  // of the machine, when this generation started
 };
 

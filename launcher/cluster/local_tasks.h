@@ -1,5 +1,5 @@
-// Where the scheduler started several tasks on a node, the ddprun of local task 0 is the agent of
-// the node. The others wait for it and end with its exit code.
+// If the scheduler started several tasks on a node, the ddprun of local task 0 is the agent of the
+// node. The others wait for it and end with its exit code.
 //
 // They meet at an abstract Unix socket, named after the user and the job. The agent listens from
 // its start and tells its exit code at its end. One thread.

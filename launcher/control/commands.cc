@@ -70,7 +70,7 @@ std::string outcome_text(const Json& outcome) {
   return text;
 }
 
-int tell_outcome(const ControlOptions& options, const Json& outcome) {
+int print_outcome(const ControlOptions& options, const Json& outcome) {
   return show(options, outcome, outcome_text);
 }
 
@@ -199,7 +199,7 @@ int ask_service(const ControlOptions& options) {
     outcome["exit_code"] = reply->verdict->exit_code;
     outcome["outcome"] = reply->verdict->headline;
   }
-  return tell_outcome(options, outcome);
+  return print_outcome(options, outcome);
 }
 
 // --- commands ------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
                        outcome.value("text", "") + "; it did not end within " + to_text(allowed),
                        ExitCode::kNoAnswer);
   }
-  return tell_outcome(options, outcome);
+  return print_outcome(options, outcome);
 }
 
 // Sends a request that concerns the whole job. The first agent that answers is enough.
@@ -257,7 +257,7 @@ int order_here(const ControlOptions& options, const std::vector<LocalAgent>& age
     if (options.what == What::kStop) {
       return wait_for_end(options, agent, std::move(*asked), processes);
     }
-    return tell_outcome(options, {{"ok", true}, {"text", asked->answer.value("text", "")}});
+    return print_outcome(options, {{"ok", true}, {"text", asked->answer.value("text", "")}});
   }
   return end_refused(options, trouble->message(), code_of(*trouble));
 }

@@ -19,7 +19,8 @@ namespace ddprun {
 struct JobPicture {
   nlohmann::json json;  // as status_text() takes it
   std::string trouble;  // why there is none; empty: there is one
-  // Of a command that ends because of the trouble. kNoJob: the job, or its ddprun, is gone.
+  // The exit code of a command that ends because of the trouble. kNoJob: the job, or its ddprun, is
+  // gone.
   ExitCode code = ExitCode::kSuccess;
 };
 

@@ -254,8 +254,9 @@ NcclFacts look_at_nccl(const std::string& given) {
     break;
   }
   if (facts.torch.root.empty()) return facts;
-  const fs::path beside = fs::path(facts.torch.root).parent_path() / "nvidia/nccl/lib/libnccl.so.2";
-  if (is_there(beside)) facts.beside_torch = open_nccl(beside);
+  const fs::path in_wheel =
+      fs::path(facts.torch.root).parent_path() / "nvidia/nccl/lib/libnccl.so.2";
+  if (is_there(in_wheel)) facts.beside_torch = open_nccl(in_wheel);
   return facts;
 }
 

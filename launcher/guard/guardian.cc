@@ -28,7 +28,6 @@
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/guard/run_directory.h"
-#include "launcher/process/give_back_code.h"
 #include "launcher/process/own_cgroup.h"
 #include "launcher/process/signal_source.h"
 
@@ -198,7 +197,6 @@ void remove_abandoned(const GuardianOptions& options) {
   for (const int signal : kRelayedSignals) std::signal(signal, SIG_IGN);
   // Done by the keeper, because nothing waits for the keeper.
   remove_abandoned(options);
-  give_back_code();
   std::optional<int> status;
   std::optional<Deadline> patience;
   while (!(status = reap(agent))) {
@@ -293,7 +291,6 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   read_all(agent_pid.read.get(), reinterpret_cast<char*>(&agent_process), sizeof agent_process);
   const ProcessHandle agent_handle(agent_process, keeper);
   InputPump pump(std::move(input.write));
-  give_back_code();
   std::optional<int> status;
   while (!(status = reap(keeper))) {
     if (wait_readable(signals.get(), pump.source())[1]) pump.pump();

@@ -31,7 +31,7 @@
 
 namespace ddprun {
 
-// What the agent needs to watch its guards.
+// The facts that the agent needs to watch its guards.
 struct Guards {
   UniqueFd guardian_alive;  // readable (end of file) once the guardian is gone
   UniqueFd keeper_alive;

@@ -28,7 +28,7 @@ void SlowMonitor::wait() {
     const bool has_steps =
         std::ranges::any_of(marks, [](const auto& of_one) { return !of_one.empty(); });
     period_ = has_steps ? kPeriod : std::min(2 * period_, kLongestPeriod);
-    for (const std::string& line : watch_.look(marks)) events_.told(line);
+    for (const std::string& line : watch_.look(marks)) events_.warn(line);
     wait();
   });
 }

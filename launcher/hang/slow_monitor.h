@@ -20,7 +20,7 @@ struct SlowMonitorEvents {
   // Returns the last reports of each worker.
   std::function<std::vector<std::vector<StepEntry>>()> marks;
   // A worker is slow, or not slow any more: one line.
-  std::function<void(const std::string& line)> told;
+  std::function<void(const std::string& line)> warn;
 };
 
 class SlowMonitor {

@@ -31,7 +31,7 @@ using Stacks = WorkerInspector::Stacks;
 // A call that failed within this time is taken as a consequence of the hang.
 constexpr Duration kJustNow = std::chrono::seconds(5);
 
-bool is_told(int stop) {
+bool is_signalled(int stop) {
   pollfd fd{stop, POLLIN, 0};
   return poll(&fd, 1, 0) > 0;
 }
@@ -115,7 +115,7 @@ void ask_about_all(std::vector<WorkerSnapshot>& workers, const Deadline& deadlin
   constexpr std::size_t kAtOnce = 4;
   std::atomic<std::size_t> next = 0;
   const auto ask = [&] {
-    for (std::size_t i = next++; i < workers.size() && !is_told(stop); i = next++) {
+    for (std::size_t i = next++; i < workers.size() && !is_signalled(stop); i = next++) {
       if (workers[i].pid > 0) ask_about(workers[i], deadline, stop, stacks);
     }
   };
@@ -195,7 +195,7 @@ void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
   const Result<void> started =
       start_detached_thread("ddprun-look", [shared, state = shared_, tell, stacks] {
         ask_about_all(*shared, Deadline(kPatience), state->stop.get(), stacks);
-        if (!is_told(state->stop.get())) tell();
+        if (!is_signalled(state->stop.get())) tell();
       });
   if (!started) tell();
 }

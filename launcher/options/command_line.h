@@ -1,11 +1,11 @@
 // Parses the command line of ddprun according to the table of its options
 // (launcher/options/option_table.h).
 //
-// The value of an option is taken from the first of these that has one: the command line,
-// PET_<NAME> in the environment, the file of --config, the scheduler
-// (launcher/cluster/core/cluster_plan.h), the default. All arguments after the program belong to
-// the program. Any thread; touches only its arguments, the environment, that file, and whether
-// standard input is a terminal.
+// The value of an option comes from the first of these that has one: the command line, PET_<NAME>
+// in the environment, the file of --config, the scheduler, the default.
+// launcher/cluster/core/cluster_plan.h has the scheduler's values. All arguments after the program
+// belong to the program. Any thread; touches only its arguments, the environment, that file, and
+// whether standard input is a terminal.
 #pragma once
 
 #include <string>

@@ -24,13 +24,13 @@ std::vector<std::string> words(const EnumNames<Enum, N>& table) {
   return texts;
 }
 
-// As setter(), for a member of a member.
+// Makes a setter() for a member of a member.
 template <class Part, class T, class Parse>
 Setter part_into(Part LaunchOptions::*part, T Part::*member, Parse parse) {
   return setter([=](LaunchOptions& options) -> T& { return options.*part.*member; }, parse);
 }
 
-// As setter(), for a word of a table. more: see parse_word().
+// Makes a setter() for a word of a table. more: see parse_word().
 template <class Member, class Enum, std::size_t N>
 Setter word_into(Member LaunchOptions::*member, const EnumNames<Enum, N>& words,
                  std::string_view more = "") {

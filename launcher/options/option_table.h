@@ -83,7 +83,7 @@ auto find_written(const Options& options, const std::string& given) {
   });
   return found == options.end() ? nullptr : &*found;
 }
-// As find_written(), in the table.
+// Returns find_written() of the table.
 const OptionSpec* find_option(const std::string& given);
 
 std::string with_underscores(std::string name);

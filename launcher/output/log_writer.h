@@ -8,10 +8,10 @@
 // when dropping begins and when it ends. The file gets a line where bytes are missing. The
 // write is retried after a second, then after longer and longer times.
 //
-// A disk that is only slower than the workers makes them wait: while kHighWater bytes of a file
-// are queued, is_full() returns true and the caller stops reading. After kPatience without
-// progress the caller should call stop_waiting(). From then on, bytes that do not fit into the
-// queue are dropped, too, until the queue is empty.
+// A disk that is only slower than the workers makes them wait. While kHighWater bytes of a file are
+// queued, is_full() returns true and the caller stops reading. After kPatience without progress the
+// caller should call stop_waiting(). From then on, bytes that do not fit into the queue are
+// dropped, too, until the queue is empty.
 //
 // With a size limit, a full file is renamed to <name>.1 and replaces the previous <name>.1
 // (LogRotation).

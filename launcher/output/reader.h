@@ -23,8 +23,8 @@ class OutputReader {
   virtual void say(std::string_view line) = 0;
   // Ends the output: nothing more will be sent.
   virtual void end() = 0;
-  // As end(), because the job has ended on this node. last_word: the line that tells the reader
-  // so.
+  // Ends the output as end() does, because the job has ended on this node. last_word: the line that
+  // tells the reader so.
   virtual void end_with_job(std::string_view last_word) = 0;
 };
 using OutputReaderPtr = std::shared_ptr<OutputReader>;

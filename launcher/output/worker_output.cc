@@ -16,8 +16,8 @@ namespace ddprun {
 using boost::system::error_code;
 
 namespace {
-// As much as a worker's pipe holds: a worker that waits for room is woken once for all of it. A
-// turn is one read, so that a worker that writes without end does not starve the others.
+// The capacity of a worker's pipe: a worker that waits for room is woken once for all of it. A turn
+// is one read, so that a worker that writes without end does not starve the others.
 constexpr std::size_t kReadBytes = 256 * 1024;
 // Each read returns at most 4 KiB, which is what the kernel buffers for one terminal.
 constexpr int kMostTerminalReads = 64;

@@ -23,7 +23,7 @@
 
 namespace ddprun {
 
-// What PlanOptions has of a single generation is empty here.
+// The fields of PlanOptions that belong to a single generation are empty here.
 struct AgentConfig : PlanOptions {
   Rendezvous rendezvous;
   Keyring keys;  // for the service at which this node meets others; empty: none

@@ -91,7 +91,7 @@ Result<Binding> bind_workers(const LaunchOptions& options, int workers) {
                "--show-binding can use; set HWLOC_THISSYSTEM=1 if it is this machine")
         .within(asked_by(options).option);
   }
-  binding.told = describe(placed->placement);
+  binding.text = describe(placed->placement);
   binding.seats = std::move(placed->placement.seats);
   binding.remarks = std::move(placed->placement.remarks);
   return binding;

@@ -13,7 +13,7 @@ namespace ddprun {
 
 struct Binding {
   std::vector<Seat> seats;           // by local rank; without CPUs if workers are not bound
-  std::string told;                  // one line that describes the binding; empty: not bound
+  std::string text;                  // one line that describes the binding; empty: not bound
   std::vector<std::string> remarks;  // facts that the user may not expect
 };
 

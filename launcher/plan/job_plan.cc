@@ -163,7 +163,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (const Result<void> read = read_shutdown_timeout(options); !read) return read.error();
   Result<Binding> binding = bind_workers(options, *slots);
   if (!binding) return binding.error();
-  config.binding = std::move(binding->told);
+  config.binding = std::move(binding->text);
   config.seats = std::move(binding->seats);
   // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&

@@ -12,7 +12,7 @@ namespace ddprun {
 
 class CpuAffinity {
  public:
-  // With an empty set, take() changes nothing.
+  // Keeps the set for take(). With an empty set, take() changes nothing.
   explicit CpuAffinity(const CpuSet& cpus) {
     if (cpus.empty()) return;
     sets_.resize(static_cast<std::size_t>(*cpus.rbegin()) / CPU_SETSIZE + 1);

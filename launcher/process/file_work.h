@@ -51,8 +51,8 @@ class FileWork {
     return is_late(doing);
   }
 
-  // As run(), except when a late call still runs. Then `body` runs after the late call, in
-  // place of a body that already waits, and its result is lost.
+  // Runs `body` as run() does, except when a late call still runs. Then `body` runs after the late
+  // call, in place of a body that already waits, and its result is lost.
   Result<void> run_or_keep(const std::string& doing, std::function<Result<void>()> body) {
     const bool may_keep = has_lease() && late_;
     if (may_keep && late_->keep([doing, body] { outcome_of<void>(doing, body); })) {

@@ -1,6 +1,6 @@
-// The far end of ssh: `ddprun ssh-node` on a host of the job. It reads its plan from standard
-// input, starts the agent as a child process, passes signals on to it, and ends it when the head is
-// gone. Main thread only.
+// The far end of ssh: `ddprun ssh-node` on a host of the job. It reads its plan from standard input
+// and starts the agent as a child process. It passes signals on to the agent, and ends it when the
+// head is gone. Main thread only.
 #pragma once
 
 #include <functional>

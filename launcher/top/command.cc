@@ -46,31 +46,32 @@ class Fetch {
  public:
   explicit Fetch(std::shared_ptr<JobWatch> watch)
       : watch_(std::move(watch)),
-        bell_(std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
+        wakeup_(std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
 
   Result<void> begin() {
     const auto promise = std::make_shared<std::promise<JobPicture>>();
     std::future<JobPicture> next = promise->get_future();
-    Result<void> started = start_detached_thread("status", [watch = watch_, bell = bell_, promise] {
-      promise->set_value(watch->picture());
-      eventfd_write(bell->get(), 1);
-    });
+    Result<void> started =
+        start_detached_thread("status", [watch = watch_, wakeup = wakeup_, promise] {
+          promise->set_value(watch->picture());
+          eventfd_write(wakeup->get(), 1);
+        });
     if (started) next_ = std::move(next);
     return started;
   }
   bool is_busy() const { return next_.valid(); }
   // Is readable when a picture has come.
-  int descriptor() const { return bell_->get(); }
+  int descriptor() const { return wakeup_->get(); }
   // Returns the picture, if it has come.
   std::optional<JobPicture> take() {
     eventfd_t count = 0;
-    if (eventfd_read(bell_->get(), &count) != 0) return std::nullopt;
+    if (eventfd_read(wakeup_->get(), &count) != 0) return std::nullopt;
     return next_.get();
   }
 
  private:
   std::shared_ptr<JobWatch> watch_;
-  std::shared_ptr<UniqueFd> bell_;
+  std::shared_ptr<UniqueFd> wakeup_;
   std::future<JobPicture> next_;
 };
 

@@ -47,8 +47,8 @@ Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter&
 // created. A full disk is not an error.
 Result<void> make_log_directories(const std::vector<std::string>& directories);
 
-// What a worker reports about its own failure in its error file, in the format of PyTorch's
-// @record and ddprun's library.
+// A worker's report about its own failure in its error file, in the format of PyTorch's @record and
+// ddprun's library.
 struct OwnWords {
   std::string message;              // "ValueError: boom"; empty: no error file
   std::vector<std::string> frames;  // the innermost last; at most kMaxFrames

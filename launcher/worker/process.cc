@@ -52,7 +52,7 @@ const std::vector<int>& signals_to_reset() {
   return signals;
 }
 
-// What the child does before exec. It runs in the agent's memory, so it may make only
+// The work of the child before exec. It runs in the agent's memory, so it may make only
 // async-signal-safe calls and must not allocate.
 struct WorkerInitializer {
   const WorkerStart& start;
@@ -210,7 +210,7 @@ struct WorkerProcess::State : std::enable_shared_from_this<State> {
       : handle(std::move(the_handle)), pidfd(io) {}
 
   // Boost's own wait blocks in waitpid() once the pidfd was reported as readable. Asio may report
-  // that by mistake: an event of a descriptor that was closed in the same turn reaches the one that
+  // that by mistake. An event of a descriptor that was closed in the same turn reaches the one that
   // has taken its place.
   void wait(std::function<void(int)> then) {
     pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,

@@ -38,8 +38,8 @@ int enter(void* birth) { live(*static_cast<const Birth*>(birth)); }
 // Calls clone3 in place. Returns twice: 0 in the child, the child's pid in the parent. Returns
 // -ENOSYS on other architectures.
 //
-// Only clone3 can create a child inside a control group, but glibc has no wrapper for it.
-// syscall() cannot be used: it would return on a stack that the child has overwritten. So the
+// Only clone3 can create a child inside a control group, but glibc has no wrapper for it. syscall()
+// cannot be used, because it would return on a stack that the child has overwritten. So the
 // instruction is inlined into a function whose frame stays, as vfork() does it.
 [[gnu::always_inline]] inline long clone3_here(clone_args& arguments) {
 #if defined(__x86_64__)

@@ -39,7 +39,7 @@ struct WorkerConsole {
   JsonLines* json = nullptr;         // --log-format json
 };
 
-// What the workers of a node share.
+// The parts that the workers of a node share.
 struct WorkerServices {
   boost::asio::io_context& io;
   ConsoleWriter& console;
@@ -90,9 +90,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   // Resumes reading output. Call when the console or a log file has room again.
   void resume_output();
-  // --pty: passes on the new size of ddprun's terminal.
+  // Passes on the new size of ddprun's terminal; for --pty.
   void resize_terminal(ScreenSize size);
-  // --stdin with --pty: writes typed bytes to the worker's terminal, as far as it has room.
+  // Writes typed bytes to the worker's terminal, as far as it has room; for --stdin with --pty.
   // Empty: end of the input.
   void type(std::string_view bytes);
   // Reads the rest of the output and closes it. Call when no process writes any more.

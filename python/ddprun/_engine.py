@@ -1,6 +1,6 @@
 """Loads libddprun_cpu.so, and declares its functions (worker_lib/c_abi/cpu.h).
 
-The library lies beside this file, as the wheel installs it. DDPRUN_CPU_LIBRARY names another one:
+The library is in the same folder, as the wheel installs it. DDPRUN_CPU_LIBRARY names another one:
 that of a build tree, for a checkout.
 """
 import ctypes

@@ -29,7 +29,7 @@ _MOST_CONNECTIONS = 4096  # at a time
 _GET, _PUT = b"g", b"p"
 _HEAD = struct.Struct("<cqq")  # of a request: which one, generation, rank
 # The first byte of a result: what follows is the pickled result, or the pickled pair of the pickled
-# exception and its traceback. So a failure can be read beside results that cannot be unpickled.
+# exception and its traceback. So a failure can be read next to results that cannot be unpickled.
 SUCCEEDED, FAILED = b"\1", b"\0"
 _NO_RESULT = SUCCEEDED + pickle.dumps(None)  # of a function that ends its process by sys.exit(0)
 _PIECE_BYTES = 4 << 20  # each has the whole patience

@@ -33,7 +33,7 @@ class AsyncMunge {
   using Handler = std::function<void(const MungeOutcome&)>;
 
   AsyncMunge(boost::asio::io_context& io, std::shared_ptr<const Munge> munge);
-  // Pending handlers are never called.
+  // Drops pending handlers, which are never called.
   ~AsyncMunge();
   AsyncMunge(const AsyncMunge&) = delete;
   AsyncMunge& operator=(const AsyncMunge&) = delete;

@@ -39,7 +39,7 @@ class Munge {
   Munge(const Munge&) = delete;
   Munge& operator=(const Munge&) = delete;
 
-  // Has munged do the task.
+  // Lets munged do the task.
   // - kProtocol: the credential was made with another key, was altered, has expired, was read
   //   here before, or is for another user.
   // - kConnection: munged does not answer, or its answer is invalid.

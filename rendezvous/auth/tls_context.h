@@ -49,7 +49,7 @@ class TlsContext {
   static Result<FoundTls> for_service(const TlsFiles& files);
   // Makes the context of the side that connects. The service's certificate must come from ca or,
   // without ca, from an authority that this system trusts. cert and key are optional, but only
-  // together: they are shown to a service that demands a certificate.
+  // together. They are shown to a service that demands a certificate.
   static Result<FoundTls> for_agent(const TlsFiles& files);
 
   ~TlsContext();
@@ -59,7 +59,7 @@ class TlsContext {
   // Returns true if every client must have a certificate. The TLS handshake fails without one.
   bool demands_certificates() const { return demands_certificates_; }
 
-  // For TlsChannel.
+  // Returns the context of OpenSSL, for TlsChannel.
   ssl_ctx_st* get() const { return context_; }
 
  private:

@@ -238,9 +238,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   // --- names ------------------------------------------------------------------------------------
 
-  // Begins look-ups. A known address is tried at once. If the last try did not reach it, the
-  // name service is asked at the same time: the host may have moved, and the name service may be
-  // slow.
+  // Begins look-ups. A known address is tried at once. If the last try did not reach it, the name
+  // service is asked at the same time. The host may have moved, and the name service may be slow.
   void act(const LinkLookUp&) {
     const bool is_known = std::ranges::any_of(targets_, has_endpoints);
     awaits_address_ = !is_known;
@@ -429,7 +428,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void begin_handshake(ContactPtr contact) {
     const Hello hello = present(contact);
     // A process in the place of a service that has proved its identity must prove its own, too. So
-    // must whoever has a port where the job's service may be.
+    // must a process at a port where the job's service may be.
     MungeProof by_munge{.demands_proof =
                             options_.demands_proof || service_has_proved_ || link_.is_seeking()};
     if (munge_) by_munge.own = munge_->munge().user();

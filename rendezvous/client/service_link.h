@@ -67,11 +67,12 @@ std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLi
 // is looked up again when its host cannot be reached. A known address is tried without waiting for
 // a name server.
 //
-// Of several services with a common state in etcd, all are asked at once, and the first one that
-// welcomes the agent is followed. So are all addresses of a single name, after such a service has
+// Several services may have a common state in etcd. All are asked at once, and the agent follows
+// the first one that welcomes it. So are all addresses of a single name, after such a service has
 // answered. A standby may name the leader. That address is asked, too, if services must prove their
-// identity: by a key, a certificate, or munge with demands_proof. Otherwise anybody who answers on
-// one of the addresses could lead agents anywhere, so only the given addresses are asked.
+// identity: by a key, a certificate, or munge with demands_proof. Otherwise any program that
+// answers on one of the addresses could lead agents anywhere, so only the given addresses are
+// asked.
 struct RemoteLinkOptions {
   HostPort address;
   std::vector<HostPort> others;  // other services with the same state

@@ -67,7 +67,7 @@ class EtcdClient {
 
   // Proves the user again before the next call. Calls that etcd refuses do this by themselves.
   void log_in_again() { token_.clear(); }
-  // Later calls and watches use this context.
+  // Makes later calls and watches use this context.
   void set_tls(TlsContextPtr tls) { options_.tls = std::move(tls); }
 
  private:
@@ -81,7 +81,7 @@ class EtcdClient {
   void send(const EtcdRequest& request, Duration allowed, Handler then);
   void log_in();
 
-  // The next request goes to the member after this one.
+  // Makes the next request go to the member after this one.
   void leave(std::size_t member);
   void renew_tls();
 

@@ -26,7 +26,8 @@ struct EtcdRequest {
   std::string body;  // JSON
 };
 
-// The lease is rounded up to whole seconds, as etcd counts them. id: 0 lets etcd choose.
+// Makes the request for a lease. It is rounded up to whole seconds, as etcd counts them. id: 0 lets
+// etcd choose.
 EtcdRequest grant_lease(Duration lease, EtcdLease id = 0);
 EtcdRequest keep_lease(EtcdLease lease);
 EtcdRequest revoke_lease(EtcdLease lease);

@@ -60,7 +60,7 @@ class EtcdState final : public StateStore {
   void leader_process_gone();
   // Lets a standby lead at once. then: the lease is revoked, or a short time is over.
   void resign(std::function<void()> then);
-  // New connections to etcd use this context.
+  // Makes new connections to etcd use this context.
   void set_tls(TlsContextPtr tls);
 
  private:

@@ -41,10 +41,9 @@ class StateDirectory {
   // Returns the number of bytes that open() has cut off.
   std::size_t cut_bytes() const { return cut_bytes_; }
 
-  // Writes the entries. When it succeeds they are durable, also after a loss of power. After
-  // an error of the disk they are written by the next call that succeeds, which may have no
-  // entries of its own. kInvalidArgument: one of them is too large for a frame, and none was
-  // taken.
+  // Writes the entries. When it succeeds they are durable, also after a loss of power. After an
+  // error of the disk, the next call that succeeds writes them. It may have no entries of its own.
+  // kInvalidArgument: one of them is too large for a frame, and none was taken.
   Result<void> write(std::span<const JournalEntry> entries);
 
   // Reserves kReserveBytes after the journal's end where the file system supports that. Then

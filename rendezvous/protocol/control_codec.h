@@ -35,8 +35,8 @@ Result<std::string> encode(const Message& message);
 // - kUnsupported: this version does not know the type. The caller ignores such a message if the
 //   peer has identified itself.
 //
-// Of a Hello of another protocol, only protocol and version are read. Among handshake messages,
-// NoHandshake stands for every other type, known or not.
+// A Hello of another protocol gives only protocol and version; the rest is not read. Among
+// handshake messages, NoHandshake stands for every other type, known or not.
 template <class Message>
 Result<Message> decode(std::string_view json);
 

@@ -57,8 +57,8 @@ void EtcdRole::look() {
                });
 }
 
-// Stands if it has found nobody twice. Of many that find nobody at once, a few stand before the
-// others look again.
+// Stands if it has found no leader twice. If many find none at once, a few stand before the others
+// look again.
 void EtcdRole::looked(const Result<LeaderKey>& key) {
   if (!looks_on_ || is_over_) return;
   if (!key) return note_trouble(key.error());

@@ -4,7 +4,7 @@
 //   leads       the service has the state and decides. It answers agents while serves() is true
 //   stands by   another service leads, or none. Agents are sent to the leader, if it is known
 //   looks on    as standing by, but it does not try to lead. It reads the leader key when an agent
-//               asks. If nobody leads, it stands by
+//               asks. If no service leads, it stands by
 //
 // One thread, which runs the io_context, makes all calls and gets all callbacks, never within a
 // call. After the destructor no callback is called.
@@ -55,7 +55,7 @@ class EtcdRole final : public StateStore {
   const std::string& leader() const { return leader_; }
   // Stands for leader from now on.
   void stand();
-  // An agent asks here: looks for the leader.
+  // Looks for the leader, because an agent asks here.
   void look();
   // Returns what an agent is told while this service stands by.
   Silence standby_answer() const;
@@ -65,7 +65,7 @@ class EtcdRole final : public StateStore {
 
   // Lets another service lead at once. `then` is called when that is done, or after a short time.
   void resign(std::function<void()> then);
-  // New connections to etcd use this context.
+  // Makes new connections to etcd use this context.
   void set_tls(TlsContextPtr tls);
 
  private:

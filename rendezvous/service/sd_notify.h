@@ -1,7 +1,6 @@
-// notify_service_manager(): tells the service manager that started this process about its
-// state. It uses systemd's protocol: one datagram to the socket that NOTIFY_SOCKET names
-// (sd_notify(3)). libsystemd is not used, because every host would need one more library for
-// thirty lines of code.
+// notify_service_manager(): tells the service manager that started this process about its state. It
+// uses systemd's protocol: one datagram to the socket that NOTIFY_SOCKET names (sd_notify(3)).
+// libsystemd is not used: every host would need one more library for thirty lines of code.
 //
 // Any thread may call it.
 #pragma once

@@ -79,7 +79,7 @@ class RendezvousServer {
                                                 std::optional<KeptState> kept = std::nullopt);
   virtual ~RendezvousServer() = default;
 
-  // Keeps the state in etcd, beside other services: this one serves while it leads
+  // Keeps the state in etcd, together with other services: this one serves while it leads
   // (rendezvous/service/etcd_role.h). Call it before start(), and not with `kept`. looks_on: see
   // EtcdRole; a service that looks on stands after stand_for_leader().
   virtual void keep_in_etcd(EtcdStateOptions etcd,
@@ -111,7 +111,7 @@ class RendezvousServer {
   virtual void receive(AgentConnectionId connection, const AgentMessage& message) = 0;
   virtual void detach(AgentConnectionId connection) = 0;
 
-  // Static mode: sets the server that gets the store's clients. null: they are closed.
+  // Sets the server that gets the store's clients; for static mode. null: they are closed.
   virtual void share_port_with(StoreServer* store) = 0;
   // Sets the store of this process for the metrics. null: there is none.
   virtual void show_store(const StoreServer* store) = 0;

@@ -82,8 +82,8 @@ class PendingGet {
 
 class StoreClient {
  public:
-  // Connects and does the handshake. A failed attempt is repeated with growing pauses until
-  // connect_timeout, because the store may not be up yet, unless options.tries_once is set.
+  // Connects and does the handshake. The store may not be up yet, so a failed attempt is repeated
+  // with growing pauses until connect_timeout. With options.tries_once it is not repeated.
   // kConnection: the cause is that of the last attempt.
   static Result<std::unique_ptr<StoreClient>> connect(StoreClientOptions options);
 
@@ -158,9 +158,8 @@ class StoreClient {
   Result<void> be_connected(const Call& call, const Deadline& deadline);
   // Takes over the connection of a new client, if it is to the same store.
   Result<void> go_on_with(const Call& call, StoreClient& next);
-  // Both complete the error. break_off() marks the connection as broken or the client as
-  // finished, depending on the error and on what was sent. finish() marks the client as
-  // finished.
+  // Complete the error. break_off() marks the connection as broken or the client as finished,
+  // depending on the error and on what was sent. finish() marks the client as finished.
   Error break_off(const Call& call, Error&& error);
   Error finish(const Call& call, Error&& error);
   // Forgets sent requests, because no answer to them will come.
@@ -171,7 +170,7 @@ class StoreClient {
   // Performs a call that must not be repeated.
   template <class T, class Ask>
   Result<T> once(const Call& call, Ask ask);
-  // The same for a call that has one key and is answered by a number.
+  // Does the same for a call that has one key and is answered by a number.
   Result<std::int64_t> ask_once(const Call& call, Command command, std::int64_t number = 0);
 
   // Sends a request, after the queued ones.

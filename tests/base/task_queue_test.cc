@@ -6,13 +6,13 @@ namespace ddprun {
 namespace {
 
 TEST(BackgroundTask, DoesOneThingAfterTheOtherOnOneThreadOfItsOwn) {
-  BackgroundTask beside("test");
-  beside.join();  // nothing runs
+  BackgroundTask task("test");
+  task.join();  // nothing runs
   std::thread::id first, second;
-  beside.begin([&] { first = std::this_thread::get_id(); });
-  beside.join();
-  beside.begin([&] { second = std::this_thread::get_id(); });
-  beside.join();
+  task.begin([&] { first = std::this_thread::get_id(); });
+  task.join();
+  task.begin([&] { second = std::this_thread::get_id(); });
+  task.join();
   EXPECT_NE(first, std::this_thread::get_id());
   EXPECT_EQ(first, second);
 }

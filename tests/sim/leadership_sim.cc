@@ -45,7 +45,7 @@ LeadershipResult LeadershipSim::run() {
     if (now_ > end) break;
     run();
   }
-  if (result_.violation.empty() && (!told_at_ || *told_at_ < end - seconds(1)))
+  if (result_.violation.empty() && (!announced_at_ || *announced_at_ < end - seconds(1)))
     violate("no decision is told although all faults are over");
   if (result_.violation.empty() && faults_until_ < seconds(2) + TimePoint() && led_.size() != 1)
     violate("a term has ended without a fault");
@@ -57,7 +57,7 @@ LeadershipResult LeadershipSim::run() {
       violate("a durable decision is held back");
   }
   result_.terms = static_cast<int>(led_.size());
-  result_.decisions = static_cast<int>(told_.size());
+  result_.decisions = static_cast<int>(announced_.size());
   return std::move(result_);
 }
 
@@ -335,16 +335,17 @@ void LeadershipSim::tell(std::size_t index) {
   while (!service.waiting.empty() && service.waiting[0].change <= service.writes->durable()) {
     const Decision told = service.waiting[0];
     service.waiting.erase(service.waiting.begin());
-    EtcdRevision& in = told_in_[told.job];
+    EtcdRevision& in = announced_in_[told.job];
     if (service.leadership.term() < in) continue;
-    const auto [at, is_new] = told_.try_emplace({told.job, told.state.decisions}, told.state.by);
+    const auto [at, is_new] =
+        announced_.try_emplace({told.job, told.state.decisions}, told.state.by);
     if (!is_new) violate("a decision is told twice: " + at->second + ", then " + told.state.by);
-    int& last = last_told_[told.job];
+    int& last = last_announced_[told.job];
     if (told.state.decisions <= last) violate("a decision was undone after it was told");
     last = told.state.decisions;
     if (in != 0 && in != service.leadership.term()) saw(LeadershipFault::kTermsOfSeveral);
     in = service.leadership.term();
-    told_at_ = now_;
+    announced_at_ = now_;
   }
 }
 

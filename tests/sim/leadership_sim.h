@@ -183,10 +183,10 @@ class LeadershipSim : private Simulation {
   bool is_punctual_ = false;               // leases end at their time, and not later
   std::map<EtcdRevision, TimePoint> led_;  // terms, and when they began to serve
   std::set<EtcdRevision> taken_for_gone_;  // terms whose lease a standby has revoked
-  std::map<std::pair<std::size_t, int>, std::string> told_;
-  std::map<std::size_t, int> last_told_;  // by job
-  std::map<std::size_t, EtcdRevision> told_in_;
-  std::optional<TimePoint> told_at_;
+  std::map<std::pair<std::size_t, int>, std::string> announced_;
+  std::map<std::size_t, int> last_announced_;  // by job
+  std::map<std::size_t, EtcdRevision> announced_in_;
+  std::optional<TimePoint> announced_at_;
   LeadershipResult result_;
 };
 

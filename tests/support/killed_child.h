@@ -26,7 +26,7 @@ class KilledChild {
   explicit KilledChild(const std::function<void(const Tell&)>& body) {
     Result<Pipe> pipe = make_pipe();
     if (!pipe) return;
-    told_ = std::move(pipe->read);
+    progress_ = std::move(pipe->read);
     const UniqueFd tell = std::move(pipe->write);
     pid_ = ::fork();
     if (pid_ != 0) return;
@@ -50,7 +50,7 @@ class KilledChild {
     if (pid_ <= 0) return last;
     const auto read_one = [&] {
       std::int64_t how_far = 0;
-      if (::read(told_.get(), &how_far, sizeof how_far) != sizeof how_far) return false;
+      if (::read(progress_.get(), &how_far, sizeof how_far) != sizeof how_far) return false;
       last = how_far;
       return true;
     };
@@ -69,7 +69,7 @@ class KilledChild {
 
  private:
   pid_t pid_ = -1;
-  UniqueFd told_;
+  UniqueFd progress_;
   int status_ = 0;
 };
 

@@ -8,6 +8,9 @@ BUILD_DIR [--python PYTHON] [--slurm] [--deadline SECONDS]
   when the running one has printed what the page shows before its first line with `...`.
 - A command must end with exit code 0, unless the next command is `echo $?`.
 - A block after a line that ends with a file name in backticks and a colon is that file.
+- A `text` block after a line that ends with "Lines of" and a link to a file, and a colon, shows
+  lines of that file in their order; `...` stands for lines that are left out.
+- Other blocks are refused, except after `<!-- not run: REASON -->`.
 - Lines may come in any order. Numbers match any number; ranks and lines that are only a number
   match themselves. Equal digests of the page must be equal in the run. A line with `...` is not
   compared, and the output of a command with such a line may have more lines.
@@ -36,7 +39,8 @@ import time
 
 PROMPT = re.compile(r"(\w*\$) (.+)")
 FILE_NAME = re.compile(r"`([\w.-]+)`:$")
-COMMANDS_NOT_RUN = {"sh", "bash", "shell", "zsh"}  # such a block must be a `console` or a file
+LINES_OF = re.compile(r"Lines of \[[^]]+\]\(([^)]+)\):$")
+NOT_RUN = re.compile(r"<!-- not run: .+ -->$")
 MISSING_NODE = "; missing: node rank 1"  # ddprun says it where nodes have ranks
 END_MARK = "tutorial-test-command-ended"
 PAGE_SECONDS = 300  # below the timeout in CMakeLists.txt, by the time that a cluster takes
@@ -71,6 +75,14 @@ def commands_of(block, first_line):
         yield Command(match[1], text, number, shown)
 
 
+def check_lines(block, first_line, file):
+    """Checks that the file has the lines of the block in this order."""
+    lines = iter(line.strip() for line in file.read_text().splitlines())
+    for number, line in enumerate(block, first_line):
+        if line != "..." and line.strip() not in lines:
+            raise Failure(f"line {number}: {file} has no such line at this place: {line}")
+
+
 def steps_of(page):
     """Returns the files and commands of a page in order."""
     steps, block, language, before = [], None, None, ""
@@ -88,8 +100,11 @@ def steps_of(page):
                 steps += commands_of(block, first)
             elif name:
                 steps.append(File(name[1], "\n".join(block) + "\n"))
-            elif language in COMMANDS_NOT_RUN:
-                raise Failure(f"line {first}: no test runs this block; make it a console block")
+            elif lines_of := LINES_OF.search(before):
+                check_lines(block, first, page.parent / lines_of[1])
+            elif not NOT_RUN.match(before):
+                raise Failure(f"line {first}: no test checks this block; make it a console block, "
+                              "or write <!-- not run: REASON --> before it")
             block, before = None, ""
     if not any(isinstance(step, Command) for step in steps):
         raise Failure("the page has no console block")

@@ -18,7 +18,7 @@ class CallbackStore final : public Store {
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::nanoseconds timeout) override;
   bool check(const std::vector<std::string>& keys) override;
-  // A group uses no counters and deletes no keys: these throw kUnsupported.
+  // Throw kUnsupported: a group uses no counters and deletes no keys.
   std::int64_t add(const std::string& key, std::int64_t delta) override;
   bool delete_key(const std::string& key) override;
 

@@ -672,7 +672,7 @@ int ddprun_cpu_recv(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, in
                     int64_t timeout_ns, ddprun_cpu_call** call) {
   return within(group, [&](GroupUse& use) {
     Check check(*group, "recv");
-    // In a group of one there is nobody to receive from.
+    // In a group of one there is no other rank to receive from.
     if (source != -1 || group->engine->size() == 1) check.partner(source);
     const std::optional<Rank> from = source == -1 ? std::nullopt : std::optional(Rank(source));
     const FlightEntry facts{

@@ -122,7 +122,8 @@ int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason);
 // Reduces the buffers of all ranks, and puts the result into them on every rank.
 int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
                           int type, int op, int64_t timeout_ns, ddprun_cpu_call** call);
-// The same, but only the root gets the result. The others' buffers keep their contents.
+// Reduces as ddprun_cpu_all_reduce() does, but only the root gets the result. The others' buffers
+// keep their contents.
 int ddprun_cpu_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
                       int type, int op, int root, int64_t timeout_ns, ddprun_cpu_call** call);
 // Copies the root's buffers to all ranks.

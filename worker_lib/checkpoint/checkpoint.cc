@@ -26,6 +26,7 @@
 #include "worker_lib/checkpoint/shared_write.h"
 #include "worker_lib/context/save_request.h"
 #include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/serial_executor.h"
@@ -541,13 +542,13 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
       return {is_time, may_be_asked && save_was_requested()};
     };
     if (asks) {
-      const std::vector<bool> requests = impl_->requests.last(own_requests());
+      const std::vector<bool> requests = impl_->requests.take_previous(own_requests());
       due = due || requests[0];
       done.leave = requests[1];
     }
     if (done.leave) wait();  // so that the save is not skipped as busy
     const auto send_requests = [&] {
-      if (asks && !done.leave) impl_->requests.begin(own_requests());
+      if (asks && !done.leave) impl_->requests.send(own_requests());
     };
     try {
       if (due || done.leave) done.saved = save(step, state);

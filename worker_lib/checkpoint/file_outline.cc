@@ -19,7 +19,7 @@ constexpr std::size_t kWindowBytes = 64 << 10;
 constexpr std::size_t kNearBytes = kWindowBytes / 4;
 // The window, if the records are farther apart: a header, its name and some padding.
 constexpr std::size_t kNarrowWindowBytes = 512;
-// Of pickle and directory, whose sizes are not verified yet. Some 3 million tensors.
+// The most bytes of pickle and directory, whose sizes are not verified yet: some 3 million tensors.
 constexpr std::uint64_t kMaxOutlineBytes = std::uint64_t{1} << 30;
 
 }  // namespace

@@ -24,7 +24,7 @@ class FileOutline {
   // with the disk's error. kCorrupt, which names the size: it does not have `bytes` bytes.
   // is_beyond_reader(): its pickle and directory have more than 1 GiB.
   static Result<FileOutline> read(const std::string& path, std::uint64_t bytes);
-  // The same for a file of torch.save within another file. Positions are those within it.
+  // Reads a file of torch.save within another file, as read() does. Positions are those within it.
   static Result<FileOutline> read_within(const std::string& path, std::uint64_t begin,
                                          std::uint64_t bytes);
 

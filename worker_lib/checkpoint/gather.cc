@@ -10,7 +10,7 @@
 #include "base/concat.h"
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/ddp/consistency_guard.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/serialization/optimizer_state.h"
 

@@ -32,8 +32,8 @@ struct GatherOptions {
   Timeout timeout{0};  // for the ranks' exchange of their own state
 };
 
-// Collective. Throws on every rank if the ranks are not at the same position, or if one has
-// failed.
+// Gathers the state that a save writes. Collective. Throws on every rank if the ranks are not at
+// the same position, or if one has failed.
 GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
                               const GatherOptions& options);
 

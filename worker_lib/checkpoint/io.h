@@ -41,14 +41,14 @@ inline bool is_passed_over(const Error& error) {
          error.kind == ErrorKind::kStopped || is_beyond_reader(error);
 }
 
-// The error for a file that may be complete, but exceeds the bounds of this program.
+// Makes the error for a file that may be complete, but exceeds the bounds of this program.
 Error beyond_reader(const std::string& path, std::string cause);
 
-// kCorrupt: a file that does not have the size or the SHA-256 of its manifest.
+// Makes the error kCorrupt for a file that does not have the size or the SHA-256 of its manifest.
 Error wrong_size(const std::string& path, std::uint64_t bytes, std::uint64_t expected);
 Error wrong_digest(const std::string& path);
 
-// The error of a read. kNotFound: another machine has removed the file (ESTALE).
+// Makes the error of a read. kNotFound: another machine has removed the file (ESTALE).
 Error read_error(const std::string& path, int sys_errno);
 
 // Reads a JSON file for a parser. The error is_beyond_reader() if it is larger than this program
@@ -79,8 +79,8 @@ class CheckpointDirectory {
   // prepare(). Returns kStopped if another job has taken the directory from an earlier generation
   // of this one.
   Result<void> take(std::int64_t generation, const std::string& owner, const std::string& job = "");
-  // For a rank that only writes data files: sets the claim of the rank that has taken the
-  // directory.
+  // Sets the claim of the rank that has taken the directory; for a rank that only writes data
+  // files.
   void share(const FencingToken& claim) { own_ = claim; }
   const FencingToken& own_claim() const { return own_; }
   // Takes the lock, to be held while files are renamed or removed. kStopped if another run has
@@ -132,7 +132,8 @@ class CheckpointDirectory {
 
  private:
   Result<std::vector<std::string>> names() const;
-  // kStopped if another run has taken the directory; without take() there is no check.
+  // Checks that this run has the directory. kStopped if another run has taken it; without take()
+  // there is no check.
   Result<void> expect_own(const std::string& doing) const;
   Error taken_by_another_job(const std::string& other, const std::string& own) const;
   // Checks the claim before each name, because the lock may not exist on this file system, or

@@ -49,15 +49,15 @@ class RankView {
   // top: the contents of a file.
   RankView(const SavedValue& top, int rank, int world_size);
 
-  // The world that saved has the same size: each rank gets its own state back.
+  // Returns whether the world that saved has the same size: each rank then gets its own state back.
   bool is_same_world() const { return saved_world_ == world_size_; }
   bool has_own() const { return !ranks_.empty(); }
 
   // Returns this rank's section, if rank 0's is `of_rank_0`. In a world of another size it is
   // rank 0's.
   PickleDict section(const std::string& key, const PickleDict& of_rank_0) const;
-  // The same for tensors that are partial sums. In a world of another size it is the average
-  // over the saved ranks, so that the average over the ranks stays the same.
+  // Returns the same for tensors that are partial sums. In a world of another size it is the
+  // average over the saved ranks, so that the average over the ranks stays the same.
   PickleDict averaged_section(const std::string& key, const PickleDict& of_rank_0) const;
   // Returns the sections whose tensors it reads.
   std::vector<PickleDict> averaged_sections(const std::string& key,

@@ -10,7 +10,7 @@
 #include "base/concat.h"
 #include "worker_lib/checkpoint/restore_targets.h"
 #include "worker_lib/checkpoint/shared_read.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/concat.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 
 namespace ddprun {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 // The result of one rank within a bound. A failure is not a damaged checkpoint: the disk or the
-// permissions are at fault, and a checkpoint that cannot be read now may be complete.
+// permissions are at fault. A checkpoint that cannot be read now may be complete.
 struct Search {
   std::optional<FoundCheckpoint> found;
   std::vector<std::string> skipped;

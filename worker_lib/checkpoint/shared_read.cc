@@ -13,7 +13,7 @@
 #include "worker_lib/checkpoint/core/reading_order.h"
 #include "worker_lib/checkpoint/piece_reader.h"
 #include "worker_lib/checkpoint/search.h"
-#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/every_rank.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -80,7 +80,7 @@ class RankReaders {
       readers_.push_back(std::make_unique<PieceReader>(directory, manifest, std::move(of_reader)));
   }
 
-  // As PieceReader::next() and failure().
+  // Do the same as PieceReader::next() and failure().
   std::optional<PieceReader::Piece> next() {
     if (failure_) return std::nullopt;
     if (next_ == pieces_.size()) {

@@ -1,6 +1,6 @@
 // Reads the files of a checkpoint once per job, however many ranks need them. Each rank reads its
-// part of the bytes (core/reading_order.h), compares it with the digests of the manifest, and
-// passes it to the other ranks piece by piece. Each rank copies what it needs to its tensors.
+// part of the bytes (core/reading_order.h) and compares it with the digests of the manifest. It
+// passes the part to the other ranks piece by piece. Each rank copies what it needs to its tensors.
 //
 // So the memory is some pieces, whatever the size of the checkpoint. Disk, digest and exchange
 // work at the same time on different pieces.
@@ -46,9 +46,9 @@ std::optional<Damage> agree_on_damage(ProcessGroup& group, const std::optional<E
 std::optional<Damage> verify_together(ProcessGroup& group, const CheckpointDirectory& directory,
                                       const CheckpointManifest& manifest, Timeout timeout);
 
-// The same, and fills the destinations of each file. They may be different on each rank, are
-// sorted by position, and do not overlap. If there is damage, they are filled in part.
-// outlines: of each file, or empty. A file that has changed since its outline was read is damaged.
+// Reads as above, and fills the destinations of each file. They may be different on each rank, are
+// sorted by position, and do not overlap. If there is damage, they are filled in part. outlines: of
+// each file, or empty. A file that has changed since its outline was read is damaged.
 std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirectory& directory,
                                     const CheckpointManifest& manifest,
                                     const std::vector<FileOutline>& outlines,

@@ -2,9 +2,9 @@
 // (core/file_plan.h), all at the same time.
 //
 // Rank 0 makes the file under a temporary name, and renames it when all parts are on the disk. Each
-// rank opens the file by this name. A rank that cannot, because it does not see rank 0's directory
-// or must not write there, sends its part to rank 0, which writes it. Meanwhile the ranks digest
-// their parts one after the other, because a SHA-256 goes from the first byte to the last.
+// rank opens the file by this name. A rank may not see rank 0's directory, or not be allowed to
+// write there. Then it sends its part to rank 0, which writes it. Meanwhile the ranks digest their
+// parts one after the other, because a SHA-256 goes from the first byte to the last.
 //
 // Free functions; the thread that calls into the group of the writers.
 #pragma once

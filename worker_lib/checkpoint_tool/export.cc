@@ -21,6 +21,7 @@
 #include "worker_lib/checkpoint_tool/report.h"
 #include "worker_lib/checkpoint_tool/safetensors.h"
 #include "worker_lib/serialization/core/archive_writer.h"
+#include "worker_lib/serialization/core/temporary_name.h"
 
 namespace ddprun {
 namespace {

@@ -8,8 +8,8 @@
 
 namespace ddprun {
 
-// Writes the weights as the first checkpoint of a directory, which has none and is made if it is
-// missing. from: what they are, for the restored training. Prints a line.
+// Writes the weights as the first checkpoint of a directory. The directory has none, and is made if
+// it is missing. from: what they are, for the restored training. Prints a line.
 void import_into(const std::string& directory, std::int64_t step, const Weights& weights,
                  const std::string& from);
 

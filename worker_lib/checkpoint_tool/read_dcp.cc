@@ -24,7 +24,7 @@ constexpr std::size_t kMostRunsOfAll = std::size_t{1} << 26;  // 3 GB of memory
 
 using Numbers = std::vector<std::int64_t>;
 
-// Where a part of a tensor is.
+// The place of a part of a tensor.
 struct Place {
   std::string file;
   std::uint64_t at = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// What ddprun-ckpt prints, and how its parts fail. Free functions; the one thread.
+// The output of ddprun-ckpt, and the failures of its parts. Free functions; the one thread.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct Failed {
   std::string why;
 };
 
-// Throws: a file cannot be read or written.
+// Throws, because a file cannot be read or written.
 [[noreturn]] void refuse_files(std::string why);
-// Throws: a file is damaged, or cannot be read.
+// Throws, because a file is damaged or cannot be read.
 [[noreturn]] void refuse_damaged(const std::string& path, const Error& error);
-// Throws: a file is damaged.
+// Throws, because a file is damaged.
 [[noreturn]] void refuse_damaged(const std::string& path, const std::string& why);
 
 // Prints a line on standard output. Control characters are shown as '?'.

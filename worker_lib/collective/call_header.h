@@ -50,17 +50,17 @@ struct CallHeader {
   ElementType type = ElementType::kU8;
   ReduceOp op = ReduceOp::kSum;  // the operation that the program called
   std::uint8_t phase = 0;        // number of the phase, in a collective of several rounds
-  // Of the tensors' sizes if there are several, and of their types if these differ.
+  // The digest of the tensors' sizes if there are several, and of their types if these differ.
   std::uint32_t digest = 0;
   std::uint16_t tensors = 1;  // number of tensors carried as one; 65535: or more
   std::uint16_t padding = 0;
-  // What the rank knows that allows a faster algorithm; 0: nothing. If ranks differ, all take
-  // the slower one. all_reduce: 1: its tensor lies where the others reach it. all_to_all: 1 plus
-  // the bytes of each of its pairs, if all have one size. The highest bit: it can pull
+  // The rank's facts that allow a faster algorithm; 0: none. If ranks differ, all take the slower
+  // one. all_reduce: 1: its tensor lies where the others reach it. all_to_all: 1 plus the bytes of
+  // each of its pairs, if all have one size. The highest bit: it can pull
   // (cpu_calls/cma_collective.h).
   std::uint64_t shortcut = 0;
 
-  // For a collective that only moves bytes: sets the type and counts its elements. Adds the digest
+  // Sets the type and counts its elements; for a collective that only moves bytes. Adds the digest
   // of the types if there are several.
   void set_moved_type(ElementType of_bytes, std::uint32_t types) {
     type = of_bytes;

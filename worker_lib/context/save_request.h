@@ -4,9 +4,9 @@
 
 namespace ddprun {
 
-// From now on the signal requests a save from this process. The launcher starts workers with the
-// signal blocked, so a signal that was sent earlier counts, too. In a job of Slurm, SIGTERM of
-// slurmstepd requests a save as well, if the program does not handle SIGTERM: where steps have no
+// Makes the signal request a save from this process from now on. The launcher starts workers with
+// the signal blocked, so a signal that was sent earlier counts, too. In a job of Slurm, SIGTERM of
+// slurmstepd requests a save as well, if the program does not handle SIGTERM. If steps have no
 // control groups (proctrack/linuxproc), Slurm sends it to workers directly. Another SIGTERM ends
 // this process. Only the first call has an effect. signal 0: none. Any thread.
 void listen_for_save_requests(int signal);

@@ -65,7 +65,8 @@ class WorldGroupFactory : public GroupFactory {
   class Forming;
 
   const WorldGroupFactoryOptions options_;
-  // Of all groups: a module may train with one group, and a checkpoint be saved with another.
+  // The checks of all groups: a module may train with one group, and a checkpoint be saved with
+  // another.
   const std::shared_ptr<detail::LateChecksOfGroup> late_checks_ =
       std::make_shared<detail::LateChecksOfGroup>();
   // The world's store, for the threads that use its groups; null in a world of one.

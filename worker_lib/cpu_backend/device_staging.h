@@ -62,13 +62,13 @@ class StagedCall {
       std::function<Result<void>(TensorList written, TensorList read, Duration timeout)>;
   Result<void> run(const CpuGroup& group, const EngineCall& engine_call, const Deadline& deadline);
 
-  // Instead of run(), for a call of one piece that reads nothing: the memory to fill, and its copy
-  // to the device.
+  // Replace run() for a call of one piece that reads nothing: the memory to fill, and its copy to
+  // the device.
   TensorList host_written() const { return pieces_.front().host_written; }
   void start_copy_to_device();
 
-  // After run() or start_copy_to_device(): makes later work of the calling thread's current stream
-  // wait for the results.
+  // Makes later work of the calling thread's current stream wait for the results. Call it after
+  // run() or start_copy_to_device().
   void make_current_stream_wait() const;
   // Returns whether the results are there.
   bool has_results() const { return results_ready_->query(); }

@@ -56,8 +56,8 @@ struct GroupTopology {
   CopyBytes result_copy(std::size_t bytes) const {
     return streams(bytes) ? stream_bytes : copy_bytes;
   }
-  // visit(node) for each other node. Node i begins with node i+1, so that not all nodes send to the
-  // same one at first.
+  // Calls visit(node) for each other node. Node i begins with node i+1, so that not all nodes send
+  // to the same one at first.
   template <class Visit>
   void for_each_other_node(Visit visit) const {
     const int nodes = layout.node_count();
@@ -96,8 +96,8 @@ class ChunkedCall {
   // all ranks made the same call, the group has failed anyway. Not for a call for which ranks
   // may have a shortcut.
   virtual Sendings sends_first(const Chunk&) { return {}; }
-  // Called on leaders of lanes only (on one node: on all ranks), when every rank has staged the
-  // chunk. Returns how its exchanges with other ranks ended.
+  // Works on a chunk that every rank has staged. Called on leaders of lanes only (on one node: on
+  // all ranks). Returns how its exchanges with other ranks ended.
   virtual TcpMesh::End work(const Chunk&, TimePoint /*deadline*/) { return {}; }
   virtual void copy_out(const Chunk& chunk) = 0;
 

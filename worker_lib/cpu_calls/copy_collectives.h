@@ -55,7 +55,7 @@ class BroadcastCall final : public CopyCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  // The route of the bytes between nodes, and the place of this node's bytes.
+  // Returns the route of the bytes between nodes, and the place of this node's bytes.
   Relay relay() const;
   int node_at(int place) const;
   std::span<char> own_share(const Chunk& chunk) const;
@@ -78,7 +78,7 @@ class GatherCall final : public CopyCall {
 
  private:
   bool wants_result() const { return root_ < 0 || root_ == here_.rank; }
-  // visit(rank) for the ranks of a node that this rank's lane carries.
+  // Calls visit(rank) for the ranks of a node that this rank's lane carries.
   template <class Visit>
   void for_each_of_lane(int node, Visit visit) const;
   // Returns the place of a rank's bytes in this node's segment.

@@ -3,8 +3,8 @@
 // needs no other rank any more.
 //
 // That is one network step; the other algorithms need one or two more. Every rank reduces for
-// itself, in the order of those algorithms, so the bits are the same: the ranks of a node first,
-// then the nodes; or all ranks in order, if that is required.
+// itself, in the order of those algorithms, so the bits are the same. The order is: the ranks of a
+// node first, then the nodes; or all ranks in order, if that is required.
 #pragma once
 
 #include <span>

@@ -137,7 +137,7 @@ class CpuGroup {
   // A list of tensors is treated as one tensor. All ranks' lists have the same number of
   // tensors, with the same sizes in bytes.
 
-  // In place.
+  // Reduces in place.
   virtual Result<void> all_reduce(WritableList tensors, ElementType type, ReduceOp op,
                                   const CpuCallOptions& terms) = 0;
   virtual Result<void> reduce(WritableList tensors, ElementType type, ReduceOp op, Rank root,
@@ -156,8 +156,8 @@ class CpuGroup {
   // inputs: on the root one per rank, each as large as `output`; empty elsewhere.
   virtual Result<void> scatter(ReadableList inputs, WritableBytes output, Rank root,
                                const CpuCallOptions& terms) = 0;
-  // inputs[r] goes to rank r, outputs[r] comes from rank r. Every pair may have its own size.
-  // Returns kInvalidArgument on every rank if a rank sends a size that the receiver does not
+  // Sends inputs[r] to rank r, and receives outputs[r] from rank r. Every pair may have its own
+  // size. Returns kInvalidArgument on every rank if a rank sends a size that the receiver does not
   // expect.
   virtual Result<void> all_to_all(ReadableList inputs, WritableList outputs,
                                   const CpuCallOptions& terms) = 0;
@@ -172,8 +172,8 @@ class CpuGroup {
                     Duration timeout);
   Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                     Duration timeout);
-  // The same in the background. The transfer owns `data` until `done` is called, which may be
-  // before these return. Several may be in flight. The destructor ends them with kStopped.
+  // Send and receive in the background. The transfer owns `data` until `done` is called, which may
+  // be before these return. Several may be in flight. The destructor ends them with kStopped.
   void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
                   TransferDone done);
   void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,

@@ -71,7 +71,7 @@ class GroupCore {
   // Raises the failure that the end of a wait means, reports it to all ranks, and finishes the
   // group. node: the node whose connection was closed or silent; -1: it was no connection.
   Error fail(const OperationContext& attempt, WaitEnd end, int node = -1);
-  // The same for a failure that this rank has found itself.
+  // Raises a failure that this rank has found itself, as above.
   Error fail(const OperationContext& attempt, ErrorKind kind, int peer_rank,
              const std::string& cause);
   // Returns from where ranks have called the operations that they are in, as text to append to a
@@ -79,9 +79,9 @@ class GroupCore {
   // (DDPRUN_TRACE).
   std::string origins_of_calls();
 
-  // Call it after a connection to a rank of another node has closed. Waits briefly until the
-  // watch knows the reason. Returns whether the rank has left in good order. If it returns
-  // false, the group has failed, or the reason is unknown.
+  // Waits briefly until the watch knows why a connection to a rank of another node has closed. Call
+  // it after that. Returns whether the rank has left in good order. If it returns false, the group
+  // has failed, or the reason is unknown.
   bool await_news(int peer) const;
 
   // Returns the other ranks of this node, by local index, that are writing to tensors of others

@@ -78,6 +78,7 @@ class PeerInfoExchange {
  public:
   PeerInfoExchange(Store& store, const CpuGroupOptions& options)
       : store_(store), options_(options) {
+    // All versions of ddprun use this key, so that a rank of another version is named at once.
     for (int rank = 0; rank < options.world_size; ++rank) {
       keys_.push_back(options.name + "/card/" + std::to_string(rank));
     }

@@ -562,9 +562,9 @@ class SharedGroup final : public CpuGroup {
     }
   }
 
-  // Returns whether the leaders of each node reduce a piece of every chunk for other nodes. In
-  // rank order, results depend on it: a node knows that its own rank has failed, and does not send
-  // what was read from that rank's tensor.
+  // Returns whether the leaders of each node reduce a piece of every chunk for other nodes. In rank
+  // order, results depend on it. A node knows that its own rank has failed, and does not send what
+  // was read from that rank's tensor.
   bool every_node_reduces(std::size_t bytes) const {
     if (here_.one_node() || !here_.in_rank_order) return true;
     const std::size_t shortest = std::min(bytes, here_.segment.stage_bytes / 2);

@@ -463,9 +463,9 @@ void Transfers::take_set_aside(Transfer& receive, std::map<MessageId, Message>::
   Peer& peer = *peers_[message.source];
   receive.source = message.source;
   if (message.head.what == What::kRts) {
-    const Head offer = message.head;
+    const Head rts = message.head;
     set_aside_.erase(at);
-    return take_rts(peer, receive, offer);
+    return take_rts(peer, receive, rts);
   }
   receive.is_under_way = true;
   message.receive = receive.number;
@@ -479,14 +479,14 @@ void Transfers::take_set_aside(Transfer& receive, std::map<MessageId, Message>::
   complete(receive, std::move(flaw));
 }
 
-void Transfers::take_rts(Peer& peer, Transfer& receive, const Head& offer) {
+void Transfers::take_rts(Peer& peer, Transfer& receive, const Head& rts) {
   receive.source = peer.rank;
   receive.is_under_way = true;
-  Frame frame{.head = {.what = What::kCts, .transfer = offer.transfer, .receive = receive.number}};
-  if (offer.bytes != receive.bytes) receive.flaw = wrong_size(receive, offer.bytes);
-  if (receive.flaw || offer.bytes == 0) {
+  Frame frame{.head = {.what = What::kCts, .transfer = rts.transfer, .receive = receive.number}};
+  if (rts.bytes != receive.bytes) receive.flaw = wrong_size(receive, rts.bytes);
+  if (receive.flaw || rts.bytes == 0) {
     // The receive ends when the FIN has been written, because the sender waits for the FIN.
-    frame = {.head = {.what = What::kFin, .transfer = offer.transfer},
+    frame = {.head = {.what = What::kFin, .transfer = rts.transfer},
              .transfer = receive.number,
              .ends_it = true};
   }

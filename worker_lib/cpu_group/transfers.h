@@ -126,7 +126,7 @@ class Transfers {
   void finish_bytes(Peer& peer);
   void take_eager(Peer& peer, Transfer& receive, const Head& head);
   void take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at);
-  void take_rts(Peer& peer, Transfer& receive, const Head& offer);
+  void take_rts(Peer& peer, Transfer& receive, const Head& rts);
   void give_back(Peer& peer, std::size_t bytes);
   void admit();
 

@@ -1,4 +1,4 @@
-// What the child of a fork does with the TCP connections of its parent's groups. While a copy of a
+// Closes the TCP connections of a parent's groups in the child of a fork. While a copy of a
 // connection is open, the other end does not learn that the parent is dead.
 //
 // For the child only, which has one thread.

@@ -70,7 +70,7 @@ std::unique_ptr<MessageReader> read_ring(char* memory, std::size_t bytes, RingNe
 
 // --- between nodes ---
 
-// The socket may still be connecting; `hello` is sent first.
+// Makes a writer to a socket, which may still be connecting; `hello` is sent first.
 std::unique_ptr<MessageWriter> write_socket(UniqueFd socket, std::string hello);
 std::unique_ptr<MessageReader> read_socket(UniqueFd socket);
 

@@ -66,13 +66,13 @@ Result<std::optional<PeerListener::AcceptedPeer>> PeerListener::admit(
   for (;;) {
     if (const Result<void> let_in = accept_pending(); !let_in) return let_in.error();
     read_pending();
-    const auto wanted = std::ranges::find_if(accepted_, [&](const AcceptedPeer& caller) {
-      return std::ranges::find(uses, caller.use) != uses.end();
+    const auto wanted = std::ranges::find_if(accepted_, [&](const AcceptedPeer& peer) {
+      return std::ranges::find(uses, peer.use) != uses.end();
     });
     if (wanted != accepted_.end()) {
-      AcceptedPeer caller = std::move(*wanted);
+      AcceptedPeer peer = std::move(*wanted);
       accepted_.erase(wanted);
-      return std::optional<AcceptedPeer>(std::move(caller));
+      return std::optional<AcceptedPeer>(std::move(peer));
     }
     std::vector<pollfd> watched;
     watch(watched);
@@ -117,18 +117,18 @@ void PeerListener::read_pending() {
     }
     if (got > 0) pending->said.append(buffer, got);
     if (got > 0 && pending->said.size() < sizeof(Hello)) continue;
-    PendingConnection caller = std::move(*pending);
+    PendingConnection peer = std::move(*pending);
     pending = pending_.erase(pending);
     if (got <= 0) continue;
     Hello hello;
-    std::memcpy(static_cast<void*>(&hello), caller.said.data(), sizeof hello);
+    std::memcpy(static_cast<void*>(&hello), peer.said.data(), sizeof hello);
     const Hello right = make_hello(token_, hello.from, own_rank_, hello.use);
     if (hello.from < 0 || hello.from >= world_size_ ||
         std::memcmp(&hello, &right, sizeof hello) != 0) {
       continue;
     }
-    disable_nagle(caller.socket.get());
-    accepted_.push_back({std::move(caller.socket), hello.from, hello.use});
+    disable_nagle(peer.socket.get());
+    accepted_.push_back({std::move(peer.socket), hello.from, hello.use});
   }
 }
 

@@ -406,8 +406,8 @@ void PeerWatch::keep_newest(RankProgress progress) {
 }
 
 // Asks all linked ranks; one reply per node covers all its ranks. Returns when all have been
-// reported or the patience is over, or, if progress is asked for, when the group has failed.
-// silent_ then has the ranks without a report. lock: of query_mutex_.
+// reported or the patience is over. If progress is asked for, it also returns when the group has
+// failed. silent_ then has the ranks without a report. lock: of query_mutex_.
 void PeerWatch::query_peers(FrameType query, Duration patience,
                             std::unique_lock<std::mutex>& lock) {
   silent_.clear();

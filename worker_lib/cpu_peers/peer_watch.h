@@ -63,8 +63,8 @@ class PeerWatch {
     Duration node_silence{};  // how long a node may be silent before it counts as lost
   };
 
-  // progress and wakeups must outlive the watch. The watch notifies wakeups of everything that
-  // may end a wait.
+  // Starts a watch. progress and wakeups must outlive it. The watch notifies wakeups of everything
+  // that may end a wait.
   static Result<std::unique_ptr<PeerWatch>> start(SharedProgress& progress,
                                                   const WakeupFds& wakeups, Options options);
   ~PeerWatch();

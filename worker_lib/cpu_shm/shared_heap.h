@@ -4,10 +4,10 @@
 // Other ranks identify a block by its place; at() finds it in their mappings. Blocks may outlive
 // the group; the heap then does, too. Thread-safe.
 //
-// A rank that is stopped in the middle of a collective may write to this rank's part long after
-// the collective has failed here. make_private() protects the memory from it: the addresses
-// stay, but their pages become private to this process. From then on the heap allocates no
-// memory and reuses no address. So the bytes that the late rank writes reach no tensor.
+// A rank may be stopped in the middle of a collective. It may then write to this rank's part long
+// after the collective has failed here. make_private() protects the memory from it: the addresses
+// stay, but their pages become private to this process. From then on the heap allocates no memory
+// and reuses no address. So the bytes that the late rank writes reach no tensor.
 #pragma once
 
 #include <cstddef>

@@ -111,7 +111,7 @@ class SharedProgress {
   // Publishes that this rank will make no more calls.
   void leave();
   bool has_left(int local) const;
-  // The same for ranks of other nodes; each of them reports it to some ranks of this node.
+  // Notes the departure of a rank of another node, which reports it to some ranks of this node.
   // Returns whether it is new.
   bool note_departure(int rank);
   bool has_departed(int rank) const;

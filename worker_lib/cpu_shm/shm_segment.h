@@ -6,10 +6,10 @@
 // count against its memory limit. The segment cannot be shrunk, so no other holder of the
 // descriptor can make an access fault.
 //
-// The first part has the layout that the ranks agree on. The heap follows it: addresses for
-// tensors that all ranks reach. It is several times as large as the machine's memory, but only
-// its used pages exist. Where so many addresses or such a long file are not allowed (ulimit -v,
-// ulimit -f), there is no heap.
+// The first part has the layout that the ranks agree on. The heap follows it: addresses for tensors
+// that all ranks reach. It is several times as large as the machine's memory, but only its used
+// pages exist. If a limit forbids the addresses or the size of the file (ulimit -v, ulimit -f),
+// there is no heap.
 //
 // An owned resource: unmapped and closed with the object. Any thread may use the memory.
 #pragma once

@@ -94,7 +94,7 @@ std::set<const void*> sparse_weights(const torch::nn::Module& module) {
   return result;
 }
 
-// What a rank reports about the forward that it begins, inside join().
+// A rank's report about the forward that it begins, inside join().
 struct Step {
   bool is_training = false;
   bool synchronises = false;

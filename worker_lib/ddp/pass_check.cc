@@ -6,8 +6,8 @@
 #include "base/joined.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/ddp/gradient_buckets.h"
-#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/notes.h"
+#include "worker_lib/group/work_state.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {

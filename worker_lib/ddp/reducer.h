@@ -32,8 +32,9 @@
 // itself writes NaN to the gradients of a pass that was not complete on all ranks
 // (spoil_unless_complete()).
 //
-// The layout of the first pass is a guess: the parameters in reverse. At its end all ranks adopt
-// rank 0's order of readiness, for good.
+// The layout of the first pass is a guess: the parameters in reverse, because the backward pass
+// reaches the last ones first. At its end all ranks adopt rank 0's order of readiness, for good:
+// ranks may differ in theirs, and must send the same buckets in the same order.
 //
 // One pass runs at a time; its hooks may run on several threads. The group must outlive the
 // reducer.
@@ -91,7 +92,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void forward_begins();
   void module_begins();
 
-  // While this is set, passes without a decision stay local.
+  // Keeps passes without a decision local, while this is set.
   void set_local(bool local);
 
   // Makes `hook` average the buckets from now on. Call it once, before the first pass.

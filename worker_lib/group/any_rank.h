@@ -1,39 +1,36 @@
-// Tells all ranks of a group about a request or a failure of any rank.
+// Tells all ranks whether any of them has a request. Collective; for the thread of the group's
+// calls.
 #pragma once
 
-#include <chrono>
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "ddprun/error.h"
 #include "ddprun/process_group.h"
 
 namespace ddprun {
 
-// How long an aborted call may take to report its reason.
-inline constexpr auto kTimeToFail = std::chrono::seconds(10);
-
 // Returns for each request whether any rank has it. A collective call: one small all-reduce,
-// none in a world of one. For the thread of the group's calls; throws as they do.
+// none in a world of one. Throws as the group's calls do.
 std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>& mine);
 
-// LateRequests: the same without waiting. The ranks learn the requests of one step in the next
-// step. A world of one has nothing to wait for. On a GPU neither call waits for the caller's
-// stream; last() waits until the device has exchanged the requests of the previous step. The
-// group must outlive it. The thread of the group's calls owns it.
+// LateRequests: any_rank_requests() without waiting: the ranks learn the requests of one step in
+// the next one.
+//
+//   const auto known = late.take_previous(mine);  // what any rank sent in the step before
+//   late.send(mine);
+//
+// In a world of one, take_previous() returns `mine` at once. On a GPU neither call waits for the
+// caller's stream; take_previous() waits until the device has exchanged the previous requests.
+// The group must outlive it. Owner: the thread of the group's calls.
 class LateRequests {
  public:
   explicit LateRequests(ProcessGroup& group) : group_(group) {}
 
-  // Returns the requests that any rank gave to the last begin(); all false if there was none. In
-  // a world of one it returns `mine`. Collective if a begin() came before; throws as collectives
-  // do.
-  std::vector<bool> last(const std::vector<bool>& mine);
-  // Sends requests asynchronously. Collective.
-  void begin(const std::vector<bool>& mine);
+  // Returns the requests that any rank gave to the last send(); all false if there was none since
+  // the last call. Collective if there was one. Throws as the group's calls do.
+  std::vector<bool> take_previous(const std::vector<bool>& mine);
+  // Sends requests and does not wait. Collective. Throws as the group's calls do.
+  void send(const std::vector<bool>& mine);
 
  private:
   struct Sent {
@@ -43,16 +40,5 @@ class LateRequests {
   ProcessGroup& group_;
   std::optional<Sent> sent_;
 };
-
-// Convert a failure for an exchange of objects (null: none), and throw it again with the text
-// `whose` before the message.
-nlohmann::json to_json_report(const std::optional<DistError>& failure);
-void throw_reported(const nlohmann::json& report, const std::string& whose = "");
-
-// Runs every rank's part and returns the results by rank. The first exception of a part is
-// thrown on every rank. Collective. The ranks wait for each other for at most `timeout`, without
-// being taken for a hang.
-std::vector<nlohmann::json> on_every_rank(ProcessGroup& group, const char* doing, Timeout timeout,
-                                          const std::function<nlohmann::json()>& part);
 
 }  // namespace ddprun

@@ -85,31 +85,32 @@ class ArgumentCheck {
   // Expects that no two tensors that are written share memory.
   void written_apart(const char* name, TensorList list) const;
 
-  // `tensor` shares no memory with the list, or is exactly list[own rank].
+  // Checks that `tensor` shares no memory with the list, or is exactly list[own rank].
   void apart_or_own(const char* name, const torch::Tensor& tensor, const char* list_name,
                     TensorList list) const;
 
-  // No tensor that is written shares memory with one that is read. Exception: it may be exactly
-  // this rank's share of the tensor at the same index.
+  // Checks that no tensor that is written shares memory with one that is read. Exception: it may be
+  // exactly this rank's share of the tensor at the same index.
   void apart_or_own_share(const char* name, TensorList written, const char* list_name,
                           TensorList read) const;
 
-  // No tensor that is written shares memory with one that is read.
+  // Checks that no tensor that is written shares memory with one that is read.
   void apart(const char* name, TensorList written, const char* list_name, TensorList read) const;
-  // `tensor` shares no memory with the list.
+  // Checks that `tensor` shares no memory with the list.
   void apart(const char* name, const torch::Tensor& tensor, const char* list_name,
              TensorList list) const;
 
-  // The reduction is defined for the dtype. The factor is 1 if the reduction does not use it.
+  // Checks that the reduction is defined for the dtype, and that the factor is 1 if the reduction
+  // does not use it.
   void op(ReduceOp op, double factor, const torch::Tensor& tensor) const;
 
-  // A rank of the group.
+  // Checks that `root` is a rank of the group.
   void root(int root) const { must_be_rank("root", root); }
 
-  // Another rank of the group. name: "destination" or "source".
+  // Checks that `peer` is another rank of the group. name: "destination" or "source".
   void peer(const char* name, int peer) const;
 
-  // Another rank of the group, or kAnySource if the group supports it.
+  // Checks that `source` is another rank of the group, or kAnySource if the group supports it.
   void source(const char* name, int source) const;
 
   void tag(int tag) const;

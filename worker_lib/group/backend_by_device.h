@@ -18,7 +18,7 @@ struct BackendPart {
   std::unique_ptr<Backend> backend;
 };
 
-// The first part is the main one. name: "cpu:cpu,cuda:nccl".
+// Makes the backend. The first part is the main one. name: "cpu:cpu,cuda:nccl".
 std::unique_ptr<Backend> backend_by_device(std::string name, std::vector<BackendPart> parts);
 
 }  // namespace ddprun

@@ -1,9 +1,9 @@
 // HostCopy: an asynchronous copy of device values to the host. Only wait() blocks.
 //
-// LateChecks: values that a device computes about a pass, for the host to check later, when they
+// LateChecks: values that a device computes about a pass. The host checks them later, when they
 // have long been computed. add() enqueues a copy of the values to the host on the current stream
-// and does not wait. settle() checks all of them. It waits for the device only until these
-// copies are done. On the CPU the values are there at once.
+// and does not wait. settle() checks all of them. It waits for the device only until these copies
+// are done. On the CPU the values are there at once.
 //
 // LateChecksOfGroup: the LateChecks of all objects that train with the groups of one Context, so
 // that a checkpoint settles them first. A look (the function of a check) may be collective over

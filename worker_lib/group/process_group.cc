@@ -7,7 +7,6 @@
 #include "base/deadline.h"
 #include "ddprun/backend.h"
 #include "worker_lib/flight/worker_reporter.h"
-#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/argument_check.h"
 #include "worker_lib/group/factory.h"
 #include "worker_lib/group/notes.h"

@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -20,6 +21,9 @@
 #include "worker_lib/flight/worker_reporter.h"
 
 namespace ddprun {
+
+// How long an aborted call may take to report its reason.
+inline constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 namespace detail {
 
@@ -55,7 +59,7 @@ class HostWork final : public WorkState {
   // Ends the call with success or with an Error, and wakes all waiting threads. source_rank: for
   // a receive.
   void complete(const Result<void>& result, int source_rank = -1);
-  // The same. failure: the exception for the waiting threads, or null.
+  // Ends the call as complete() does. failure: the exception for the waiting threads, or null.
   void end(std::exception_ptr failure, int source_rank = -1);
 
   void wait(std::optional<Duration> timeout) override;

@@ -66,8 +66,8 @@ class CollectiveLog {
   // Marks all calls before this one as ended.
   void end_before(std::uint64_t number);
 
-  // The same for a message; number and chain are filled in. call: its number among all calls,
-  // where a batch is one call.
+  // Records a message; number and chain are filled in. call: its number among all calls, where a
+  // batch is one call.
   void enter_message(std::uint64_t call, MessageEntry message);
   void end_messages_before(std::uint64_t call);
   // Returns the messages of a call that has not ended.

@@ -129,7 +129,7 @@ class NcclCommunicator {
   // has put their work on the stream. After a failure: returns that failure.
   using Issue = std::function<NcclResult()>;
   static Result<void> launch(Communicators on, const Issue& issue, const Deadline& deadline);
-  // For `issue`: returns the handle; null if the communicator has been given up meanwhile.
+  // Returns the handle, for `issue`; null if the communicator has been given up meanwhile.
   NcclComm handle() const;
 
   // Returns an asynchronous error that NCCL has detected.
@@ -147,7 +147,7 @@ class NcclCommunicator {
   // that graph exists.
   void set_captured();
 
-  // After a failure: ends NCCL's work on the stream and frees its resources, once. `keep` lives
+  // Ends NCCL's work on the stream after a failure, and frees its resources, once. `keep` lives
   // until then; it is memory that kernels may still write to.
   static std::shared_ptr<NcclEnding> abort(Communicators all, std::shared_ptr<const void> keep);
 

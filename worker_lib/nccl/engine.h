@@ -112,7 +112,8 @@ class NcclEngine {
   Result<std::shared_ptr<NcclWork>> launch(NcclIssue issue, CallOptions call);
   // Runs a barrier of the peers, in the order of the calls.
   Result<void> monitored_barrier(CallOptions call);
-  // See Backend::split_off. Returns the communicator of the group; null if there is none.
+  // Splits a group off (Backend::split_off). Returns the communicator of the group; null if there
+  // is none.
   Result<std::shared_ptr<NcclCommunicator>> split_off(int color, int key, CallOptions call);
 
   // Ends the group with this failure and tells the peers, unless it has already ended. begun: a

@@ -47,7 +47,8 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
   // that. No call of the communicator may be in progress. stream: the stream of the
   // communicator's calls.
   void tell(NcclCommunicator& communicator, CudaStream stream);
-  // Called when there is no communicator any more and its stream is idle.
+  // Ends the use of the memory by the group. Called when there is no communicator any more and its
+  // stream is idle.
   void end();
 
  private:

@@ -50,7 +50,8 @@ struct NcclCall {
   std::optional<ReduceOp> op = std::nullopt;
 };
 
-// "nccl all_reduce #12 of 1000 Float (sum)", "nccl call 17, send of 1000 Float, peer 2".
+// Returns a text such as "nccl all_reduce #12 of 1000 Float (sum)" or "nccl call 17, send of 1000
+// Float, peer 2".
 std::string to_text(const NcclCall& call);
 
 // NcclEvent: a CUDA event of a device. Shared, because no lock is held while it is queried: a
@@ -113,7 +114,7 @@ class NcclWork final : public detail::WorkState {
   using Callbacks = std::vector<std::function<void()>>;
   Result<bool> poll_collecting(Callbacks& then);
 
-  // Says that the communicator is being aborted: then the event comes although the call was not
+  // Says that the communicator is being aborted. Then the event comes although the call was not
   // carried out, so only fail() ends the call. keep: receives the call's tensors, because a kernel
   // may still write to them.
   void begin_abort(std::vector<torch::Tensor>& keep);

@@ -25,7 +25,7 @@ std::span<const double> values_of(const torch::Tensor& float64_on_cpu);
 // Returns the moments of an input on the CPU.
 Moments moments_of(const torch::Tensor& input);
 
-// For inputs on other devices. Returns [2C + 2]: the means, the sums of squared distances from
+// Returns [2C + 2], for inputs on other devices: the means, the sums of squared distances from
 // them, the number of values of a channel, and `flag`. The dtype is that of the vectors.
 torch::Tensor moments_row(const torch::Tensor& input, double flag);
 

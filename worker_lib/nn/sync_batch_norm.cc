@@ -11,10 +11,10 @@
 
 #include "base/concat.h"
 #include "base/joined.h"
-#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/group/work_state.h"
 #include "worker_lib/nn/batch_norm_math.h"
 #include "worker_lib/nn/core/moments.h"
 #include "worker_lib/util/error_bridge.h"
@@ -24,8 +24,8 @@ namespace {
 
 using torch::Tensor;
 
-// What a rank's forward records, and so which collectives its backward pass can take part in. No
-// value is 0: a rank whose number did not come shows that nothing was exchanged.
+// A rank's forward records this. It decides which collectives its backward pass can take part in.
+// No value is 0: a rank whose number did not come shows that nothing was exchanged.
 enum class Recorded { kNothing = 1, kParameters, kInput };
 
 // The values on which all ranks agree in a forward. The backward pass uses them again, when the

@@ -7,6 +7,7 @@
 
 #include "base/file_calls.h"
 #include "base/random_id.h"
+#include "worker_lib/serialization/core/temporary_name.h"
 
 namespace ddprun {
 

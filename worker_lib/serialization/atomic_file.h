@@ -32,7 +32,7 @@ class AtomicFile {
   // digests of the written data, with the file's name without its directory. expected: if not
   // empty, the SHA-256 that the data must have. Otherwise kCorrupt, and no file appears.
   Result<WrittenFile> commit(const std::string& expected = "");
-  // The first, slow half of commit(): everything except the rename.
+  // Does the first, slow half of commit(): everything except the rename.
   void put_on_disk() { stream_.finish(); }
 
  private:

@@ -46,7 +46,7 @@ class FileStream {
   std::uint64_t bytes() const { return bytes_; }  // that were written
   // Returns how many bytes the disk has taken. Any thread.
   std::uint64_t progress() const { return taken_; }
-  // Final after finish().
+  // Returns the failure; final after finish().
   const std::optional<Error>& failure() const { return failure_; }
 
  private:

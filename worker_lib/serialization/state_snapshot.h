@@ -30,8 +30,8 @@ class StateSnapshot {
   // In the order of the last tree, which is usually that of the next one, too.
   std::vector<torch::Tensor> buffers_;
   std::size_t next_ = 0;
-  // Of this tree: a tensor that appears twice (tied weights) is copied once and stays one
-  // tensor.
+  // The copies of this tree. A tensor that appears twice (tied weights) is copied once and stays
+  // one tensor.
   std::map<const void*, std::vector<std::pair<torch::Tensor, torch::Tensor>>> copies_;
 };
 

@@ -179,7 +179,7 @@ class Monitor {
 
   void act(SpawnWatch::Act act) {
     if (act == SpawnWatch::Act::kNothing) return;
-    signal_descendants(act == SpawnWatch::Act::kKill ? SIGKILL : SIGTERM, told_);
+    signal_descendants(act == SpawnWatch::Act::kKill ? SIGKILL : SIGTERM, signalled_);
   }
 
   MonitorStart start_;
@@ -187,7 +187,7 @@ class Monitor {
   SpawnWatch watch_;
   std::vector<UniqueFd> pidfds_;  // by rank; invalid: the rank has ended
   std::unique_ptr<HostedStore> store_;
-  std::set<pid_t> told_;
+  std::set<pid_t> signalled_;
   struct sigaction childrens_ends_ {};
 };
 

@@ -7,8 +7,8 @@
 //                        claims it for its world and announces this in it; each other rank waits
 //                        for the announcement, and claims its place
 //
-// The claims detect ranks that do not belong to the world: a rank of another job, a rank that was
-// started twice, and one that starts while an earlier run is still ending.
+// The claims detect ranks that do not belong to the world. Such are a rank of another job, a rank
+// that was started twice, and a rank that starts while an earlier run is still ending.
 //
 // In a store without a launcher, the keys are below "ddprun/by-hand/<run id>/generation-<g>/":
 //   host         counts the ranks 0 that claimed the world: must be 1
@@ -47,15 +47,15 @@ class WorldStore {
   // wait for the whole timeout. Rank 0 waits some seconds for an earlier run that has not ended
   // yet.
   static Result<std::unique_ptr<WorldStore>> open(const WorldStoreOptions& options);
-  // On rank 0, releases the store for another world, and ends the store that it hosts.
+  // Releases the store for another world, on rank 0, and ends the store that it hosts.
   ~WorldStore();
   WorldStore(const WorldStore&) = delete;
   WorldStore& operator=(const WorldStore&) = delete;
 
   const std::shared_ptr<Store>& store() const { return parts_.store; }
-  // Unique in the store; every key of this world begins with it.
+  // Returns a name that is unique in the store; every key of this world begins with it.
   const std::string& name() const { return parts_.name; }
-  // Numeric address at which ranks on other hosts reach this one.
+  // Returns the numeric address at which ranks on other hosts reach this one.
   const std::string& address() const { return parts_.address; }
 
   // Removes the init file. Call it when all ranks have found each other: ranks that come later

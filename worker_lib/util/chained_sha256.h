@@ -4,9 +4,9 @@
 //   first.add(a); const std::string state = first.state();
 //   ChainedSha256 second(state, a.size()); second.add(b); second.hex();   // of a and b together
 //
-// So if the states at some positions of a file are known, each part between two of them can be
-// compared by itself: its bytes lead from the one state to the other. Together this is as strong as
-// the comparison of the whole file's SHA-256, and costs nothing more.
+// So each part of a file can be compared by itself, if the states at its begin and end are known:
+// its bytes lead from the one state to the other. Together this is as strong as the comparison of
+// the whole file's SHA-256, and costs nothing more.
 //
 // One owner thread.
 #pragma once

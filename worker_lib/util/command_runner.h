@@ -26,8 +26,8 @@ namespace ddprun {
 
 using CommandVariables = std::map<std::string, std::string>;
 
-// Runs a command with /bin/sh in a process group of its own, with these variables added to the
-// environment and /dev/null as stdin. is_over: asked five times a second; true ends the whole
+// Runs a command with /bin/sh in a process group of its own. Its stdin is /dev/null, and these
+// variables are added to its environment. is_over: asked five times a second; true ends the whole
 // group. Returns an error if the command cannot be started, is ended, or does not succeed.
 Result<void> run_command(const std::string& command, const CommandVariables& variables,
                          const std::function<bool()>& is_over);

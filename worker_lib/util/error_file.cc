@@ -29,7 +29,7 @@ Place& place() {
 }
 
 // Returns the call stack, the innermost call last, in the form of a traceback. terminate() is
-// called where the exception was thrown, before the stack is unwound.
+// called at the throw, before the stack is unwound.
 std::string callstack() {
   constexpr int kMost = 32;
   std::array<void*, kMost> addresses{};

@@ -11,7 +11,7 @@ struct Kinds {
   ErrorKind internal;
   DistError::Kind shown;
 };
-// Of several internal kinds with one public kind, the first is the one to convert back to.
+// If several internal kinds have one public kind, it is converted back to the first of them.
 constexpr Kinds kKinds[] = {
     {ErrorKind::kInvalidArgument, DistError::Kind::kInvalidArgument},
     {ErrorKind::kTimeout, DistError::Kind::kTimeout},

@@ -1,6 +1,11 @@
 // Converts the Errors of the worker library to the DistError that its public functions throw,
 // and back, without LibTorch. error_bridge.h handles exceptions of LibTorch.
 //
+// There are two enums of kinds because they have different readers. DistError::Kind is a promise
+// to users: programs compare it, so it stays small and stable. ErrorKind is for ddprun's own
+// decisions: it also tells a protocol error from a broken connection, and a missing file from a
+// full disk.
+//
 // Pure functions; any thread.
 #pragma once
 

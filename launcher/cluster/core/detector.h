@@ -30,9 +30,10 @@ Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup);
 Result<std::string> needed(const EnvLookup& lookup, std::string_view name, std::string_view sign);
 Result<std::uint64_t> needed_number(const EnvLookup& lookup, std::string_view name,
                                     std::string_view sign);
-// As needed_number(), from 1.
+// Returns needed_number(), which must be at least 1.
 Result<int> needed_count(const EnvLookup& lookup, std::string_view name, std::string_view sign);
-// As needed_number(), less than `count`. `counted_by`: where the count is from, for the error.
+// Returns needed_number(), which must be less than `count`. `counted_by`: where the count is from,
+// for the error.
 Result<int> needed_index(const EnvLookup& lookup, std::string_view name, std::string_view sign,
                          int count, std::string_view counted_by);
 

@@ -1,8 +1,9 @@
 // EndOfTime: decides when workers must save because the scheduler will end their job.
 //
 // Owner: the agent of node rank 0, on its one thread. Pure: the owner asks the scheduler and tells
-// the answer. The scheduler is asked once at the start, then each time that half of the time is
-// over, because a time limit can be changed, and once more before the workers are asked to save.
+// the answer. The scheduler is asked at the start, and once more before the workers are asked to
+// save. In between it is asked each time that half of the time is over, because a time limit can be
+// changed.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Names of pods. The name of a pod resolves only some time after the pod was started: when the
+// Names of pods. The name of a pod resolves only some time after the pod was started. Then the
 // headless Service of its subdomain and the cluster's DNS know its address.
 //
 // Pure; any thread.

@@ -41,7 +41,7 @@ void SlowWatch::begin(Rank first_rank, std::size_t workers, std::string node) {
   node_ = std::move(node);
   ranks_ = SlowRanks(std::vector<int>(workers, 0));
   last_taken_ = 0;
-  told_.assign(workers, 0);
+  named_.assign(workers, 0);
   findings_.clear();
 }
 
@@ -75,15 +75,15 @@ void SlowWatch::take_steps(const std::vector<std::vector<StepEntry>>& marks) {
 
 std::vector<std::string> SlowWatch::look(const std::vector<std::vector<StepEntry>>& marks) {
   std::vector<std::string> lines;
-  if (marks.size() < 2 || marks.size() != told_.size()) return lines;
+  if (marks.size() < 2 || marks.size() != named_.size()) return lines;
   take_steps(marks);
   const std::vector<SlowFinding> before = std::exchange(findings_, ranks_.findings());
   const auto tell = [&](const SlowFinding& finding, bool is_slow) {
     const int worker = finding.ranks.front();
-    int& told = told_[static_cast<std::size_t>(worker)];
-    // Of the pair of lines, either both are told or none.
-    if (is_slow) ++told;
-    if (told > kMostTold) return;
+    int& times = named_[static_cast<std::size_t>(worker)];
+    // Both lines of a pair are written, or none.
+    if (is_slow) ++times;
+    if (times > kMostNamed) return;
     SlowFinding named = finding;
     named.ranks = {first_rank_ + worker};
     lines.push_back(is_slow

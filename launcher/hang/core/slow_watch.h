@@ -22,7 +22,7 @@ namespace ddprun {
 class SlowWatch {
  public:
   // A rank is named at most this often in a generation.
-  static constexpr int kMostTold = 3;
+  static constexpr int kMostNamed = 3;
 
   // Begins a generation. node: for the texts; empty: the job has no other node.
   void begin(Rank first_rank, std::size_t workers, std::string node);
@@ -42,7 +42,7 @@ class SlowWatch {
   std::string node_;
   SlowRanks ranks_{{}};
   std::uint64_t last_taken_ = 0;  // the number of the report of worker 0
-  std::vector<int> told_;         // how often each worker was named
+  std::vector<int> named_;        // how often each worker was named
   std::vector<SlowFinding> findings_;
 };
 

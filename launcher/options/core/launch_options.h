@@ -103,7 +103,7 @@ inline constexpr EnumNames<GpuVisibility, 2> kGpuVisibilityWords{{
 
 // --- the whole command line ---------------------------------------------------------------------
 
-// What ddprun should do: run the job, or show something and start nothing.
+// The task of ddprun: run the job, or show something and start nothing.
 enum class LaunchCommand { kRun, kHelp, kVersion, kPrintConfig, kDryRun, kShowBinding };
 constexpr bool needs_program(LaunchCommand command) {
   return command == LaunchCommand::kRun || command == LaunchCommand::kDryRun;
@@ -179,7 +179,7 @@ struct LaunchOptions {
   std::string on_end;       // a command; empty: none
   std::string on_failure;   // likewise
   std::optional<Duration> grace;
-  // As given. plan_rendezvous() checks that grace is not given, too.
+  // The value as given. plan_rendezvous() checks that grace is not given, too.
   std::optional<Duration> shutdown_timeout;
   std::string line_prefix;                  // of -t; empty: the variable, or torchrun's default
   Duration hang_timeout{};                  // zero: hangs are not detected

@@ -1,8 +1,8 @@
 // OutputBuffer: a growing buffer of bytes that are collected, written, and then cleared all at
 // once.
 //
-// clear() keeps the memory, so that the next batch of the same size needs no allocation: the
-// speed of memory limits how fast output passes through. A value type; one owner thread.
+// clear() keeps the memory, so that the next batch of the same size needs no allocation. The speed
+// of memory limits how fast output passes through. A value type; one owner thread.
 #pragma once
 
 #include <algorithm>

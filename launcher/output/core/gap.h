@@ -30,7 +30,7 @@ class OutputGap {
   bool is_open() const { return is_open_; }
   // Returns how many bytes were dropped since the gap opened.
   std::uint64_t missing() const { return missing_; }
-  // Returns, for example, "48213 bytes are missing".
+  // Returns a text such as "48213 bytes are missing".
   std::string text() const;
   // Returns why the first write failed.
   const std::string& why() const { return why_; }

@@ -2,10 +2,10 @@
 // console instead of once for each worker.
 //
 // After the user's SIGINT every Python worker of a node writes a traceback that ends in
-// KeyboardInterrupt. The console gets the first one. For the others it gets one line for each
-// place where the interrupt struck, because a user who interrupts a hanging job wants to know
-// the place. Log files and the stderr tails of reports keep everything. A traceback that ends
-// in another exception is always shown.
+// KeyboardInterrupt. The console gets the first one. For the others it gets one line for each place
+// where the interrupt struck. A user who interrupts a hanging job wants to know the place. Log
+// files and the stderr tails of reports keep everything. A traceback that ends in another exception
+// is always shown.
 //
 // A node has one InterruptTracebacks. Each worker's stderr, or its terminal, has one
 // TracebackFilter. Pure; owned by the agent, used on its thread.
@@ -25,7 +25,8 @@ class InterruptTracebacks {
  public:
   static constexpr std::size_t kMaxPlaces = 8;  // the most places that the summary names
 
-  // The user's SIGINT is about to be forwarded. Before this call nothing is held back.
+  // Begins to hold back: the user's SIGINT is about to be forwarded. Before this call nothing is
+  // held back.
   void begin() { begun_ = true; }
   bool has_begun() const { return begun_; }
 

@@ -1,5 +1,6 @@
-// Head: the state machine of `ddprun --hosts`. It decides when ssh is started for each host, when
-// each far end gets its plan, whom signals go to, what is reported, and when the job is over.
+// Head: the state machine of `ddprun --hosts`. It decides when ssh is started for each host and
+// when each far end gets its plan. It also decides who gets signals, what is reported, and when the
+// job is over.
 //
 //   host         event        goes to
 //   kWaiting     its turn     kConnecting: ssh runs
@@ -150,7 +151,7 @@ class Head {
   void send_plan(int host, const std::string& endpoint, const std::string& peer);
   // Reports that a host failed, and disconnects it. The first failure decides the exit code.
   void report(int host, const std::string& why, int exit_code);
-  // As report(), and ends the job.
+  // Reports as report() does, and ends the job.
   void fail(int host, const std::string& why, int exit_code);
   // Sends the signal to all agents, and disconnects hosts that have none.
   void end_all(int signal);

@@ -438,7 +438,7 @@ void Supervisor::give_up_saving() {
     return leave(UserSignal{SIGTERM, UserSignal::Way::kDirect});
   }
   if (state_ != State::kStopping) return leave(UserSignal{SIGTERM});
-  // What is left of the generation goes now, not after a grace of its own.
+  // The rest of the generation goes now, not after a grace of its own.
   if (!killed_) keep_earlier(stop_deadline_, save_on_term_->kill);
   save_on_term_.reset();
 }

@@ -53,7 +53,7 @@ void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
   if (const std::string hint = hint_for(first); !hint.empty()) lines.push_back("  hint: " + hint);
 }
 
-void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
+void add_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   const std::vector<WorkerEnd>& ends = verdict.ends;
   const WorkerEnd& first = ends.front();
   const std::size_t known = ends.size() + static_cast<std::size_t>(verdict.more_ends);
@@ -122,7 +122,7 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
     return lines;
   }
   lines.push_back(concat(headline, " in generation ", verdict.generation));
-  tell_ends(verdict, lines);
+  add_ends(verdict, lines);
   if (!verdict.not_restarted_because.empty()) {
     lines.push_back("not restarted: " + verdict.not_restarted_because);
   }
@@ -132,7 +132,7 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
 
 std::vector<std::string> restart_report(const Verdict& failed) {
   std::vector<std::string> lines{concat("generation ", failed.generation, " failed")};
-  if (!failed.ends.empty()) tell_ends(failed, lines);
+  if (!failed.ends.empty()) add_ends(failed, lines);
   return lines;
 }
 

@@ -25,9 +25,9 @@ std::string_view column_name(std::size_t column);
 // above 0 if it comes after it, and 0 if they are equal. The largest numbers come first, except of
 // ranks and other ids.
 int compared(const TopRow& left, const TopRow& right, std::size_t column);
-// The same for the order in which `ddprun top` starts. First come ranks that do not run, then slow
-// ones, then those that lag most. Of the others those come first that wait least: the others wait
-// for them.
+// Compares, as above, in the order in which `ddprun top` starts. First come ranks that do not run,
+// then slow ones, then those that lag most. Of the others those come first that wait least: the
+// others wait for them.
 int compared_by_trouble(const TopRow& left, const TopRow& right);
 
 // Returns whether a rank does not run, or is slow.

@@ -13,8 +13,7 @@ std::string printable_text(std::string_view text);
 // Returns how many characters a text of printable_text() has.
 std::size_t width_of(std::string_view text);
 
-// Returns the first characters of the text, so many that it has `width`. A text that is cut ends
-// with '~'.
+// Returns as many first characters of the text as fit in `width`. A text that is cut ends with '~'.
 std::string cut_to(std::string_view text, std::size_t width);
 
 }  // namespace ddprun

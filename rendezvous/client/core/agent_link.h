@@ -47,8 +47,8 @@
 namespace ddprun {
 
 struct LinkLookUp {};  // look up the service's address; then call looked_up() or disconnected()
-// Connect to the service. If the agent was given several services, all are asked at once; the first
-// connection counts as connected(), and the end of the last one as disconnected().
+// Connect to the service. If the agent was given several services, all are asked at once. The first
+// connection counts as connected(), the end of the last one as disconnected().
 struct LinkConnect {
   std::size_t place = 0;  // 0: AgentLinkOptions::service; n: next_services[n - 1]
 };

@@ -1,5 +1,5 @@
-// Failure: the part of Membership that judges a generation that failed: which end was the first,
-// which node is blamed, whether a restart follows, and the verdict.
+// Failure: the part of Membership that judges a generation that failed. It finds the first end and
+// the blamed node, decides whether a restart follows, and makes the verdict.
 #include <algorithm>
 #include <limits>
 #include <utility>

@@ -118,7 +118,7 @@ class Leadership {
 
   Leadership(Rng rng, TimePoint now);
 
-  // Begins. Call it once, before all other functions.
+  // Begins to find or become the leader. Call it once, before all other functions.
   LeadershipActions start(TimePoint now);
   // Reports the answer to GrantLease. granted: the time that etcd gives, at least what was asked.
   LeadershipActions granted(std::uint64_t number, EtcdLease lease, Duration granted, TimePoint now);

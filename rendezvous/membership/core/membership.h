@@ -243,7 +243,7 @@ class Membership {
   // over all members at each event.
   bool is_consistent() const;
   const std::optional<Verdict>& verdict() const { return verdict_; }
-  // The last kEventsKept events, the oldest first. Each has at most kEventBytes.
+  // Returns the last kEventsKept events, the oldest first. Each has at most kEventBytes.
   const std::deque<JobEvent>& events() const { return events_; }
   // Returns where the job's time went, up to now. A job that has ended has its final times;
   // nullopt: an older version has recorded its end.
@@ -255,7 +255,7 @@ class Membership {
   TimePoint known_since() const { return known_since_; }
   // Returns when the newest generation was formed. nullopt: never, or in an earlier run.
   const std::optional<TimePoint>& formed_at() const { return formed_at_; }
-  // The last kFailuresKept failed generations in this run of the service, the oldest first.
+  // Returns the last kFailuresKept failed generations in this run of the service, the oldest first.
   const std::deque<FailedGeneration>& failed_generations() const { return failed_generations_; }
 
  private:

@@ -28,9 +28,9 @@ struct NodeCandidate {
 // fewest failures come first, then those of the last generation, then by name. The chosen ones
 // get ranks as follows.
 //
-// A candidate of the last generation keeps its rank if that is below n. Others fill the free
-// ranks, lowest first: candidates that ask for that rank, then newcomers by natural order of
-// host names, then the highest-numbered candidates of the last generation. A candidate without
+// A candidate of the last generation keeps its rank if that is below n. Others fill the free ranks,
+// lowest first. First come candidates that ask for that rank, then newcomers by natural order of
+// host names. Last come the highest-numbered candidates of the last generation. A candidate without
 // a rank is a spare.
 std::vector<std::size_t> order_nodes(const std::vector<NodeCandidate>& candidates, int max_nodes);
 

@@ -74,9 +74,9 @@ class TimeBooks {
   // form(): a generation is formed. started(): a node of it runs its workers.
   void form(TimePoint now);
   void started(TimePoint now);
-  // Handles a report of a node, until the next call of form(), wait(), stop() or end(),
-  // because nodes report while they end their workers. step: the
-  // last step that its workers have reported.
+  // Handles a report of a node. Reports count until the next call of form(), wait(), stop() or
+  // end(), because nodes report while they end their workers. step: the last step that its workers
+  // have reported.
   void report(const WorkTimes& work, std::optional<std::int64_t> step, TimePoint now);
   // Notes since when the workers have hung.
   void hung(TimePoint since);

@@ -34,7 +34,7 @@ struct FencedWrite {
   std::vector<JournalEntry> entries;  // put; removed if the value is empty
 };
 
-// What a refused transaction, or a read, has found.
+// The keys that a refused transaction, or a read, has found.
 struct FenceState {
   EtcdRevision leader_created = 0;  // 0: there is no leader key
   EtcdRevision chain_modified = 0;  // 0: there is no chain key
@@ -59,7 +59,7 @@ class FencedWrites {
   // Returns the transaction to perform now; nullopt: one is under way, or there is nothing to
   // write.
   std::optional<FencedWrite> next();
-  // Each transaction of next() is reported once, by one of these three functions.
+  // Report the outcome of a transaction of next(), each once, by one of these three functions.
   //
   // Reports that the transaction was performed at this revision.
   void written(EtcdRevision revision);

@@ -103,9 +103,9 @@ struct AgentStatus {
   // The highest step that a worker of `generation` has reported; nullopt: none.
   std::optional<std::int64_t> step = {};
   WorkTimes times = {};  // of the workers of `generation`
-  // What the workers of `generation` did when an agent inspected them. It does so when a worker
-  // was inactive for longer than --hang-timeout, or when the service asks (Stop::look). Empty:
-  // they were not inspected.
+  // The state of the workers of `generation` when the agent inspected them. It does so when a
+  // worker was inactive for longer than --hang-timeout, or when the service asks (Stop::look).
+  // Empty: they were not inspected.
   std::vector<WorkerSnapshot> snapshots = {};
   // Workers of `generation` that had reached their end before this node was stopped. Set once
   // the node's workers are being stopped or are gone. Others may have failed because they still

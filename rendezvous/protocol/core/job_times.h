@@ -1,4 +1,4 @@
-// JobTimes: where the time of a job went. Each instant of the job has one cause, so the times of
+// JobTimes: where the time of a job went. Each instant of the job has one cause. So the times of
 // all causes add up to the wall time. docs/how-to/goodput.md says what each cause means.
 //
 // Value types and pure functions; any thread.

@@ -138,8 +138,8 @@ void SlowRanks::learn_noise() {
   weight_ = weight_for(noise_);
 }
 
-// A node is slow from when one of its ranks is slow and the others are on the way there, until less
-// than half of them are slow.
+// A node becomes slow when one of its ranks is slow and the others are on the way there. It stays
+// slow until less than half of them are slow.
 void SlowRanks::judge_nodes() {
   if (nodes_.size() < 2) return;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {

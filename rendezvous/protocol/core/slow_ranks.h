@@ -2,10 +2,10 @@
 //
 // Input: for each step, the time in which a rank did not wait for others (its own time). A step
 // takes as long as the own time of the slowest rank, and the communication. The excess of a rank is
-// its own time beyond the median of the other ranks, as a share of an even step: one in which the
-// slowest rank would need the median time. In jobs of several nodes it is the median of the medians
-// of the other nodes, so that a rank on a slow node is not compared with its neighbours. Up to half
-// of the ranks, or of the nodes, may be slow.
+// its own time beyond the median of the other ranks. It is a share of an even step, in which the
+// slowest rank would need the median time. In jobs of several nodes the median is that of the
+// medians of the other nodes. So a rank on a slow node is not compared with its neighbours. Up to
+// half of the ranks, or of the nodes, may be slow.
 //
 // The score of a step is clamp(2 * excess / kSlow - 1, -1, 1): -1 for an equal rank, 0 for half of
 // kSlow, 1 for kSlow and more. One long step (a checkpoint, a page fault, a process that was
@@ -19,9 +19,9 @@
 //
 // The bound on false alarms. The weight is the largest one, up to kMostWeight, for which equal
 // ranks have mean(exp(weight * score)) <= 1. Then exp(evidence since it was 0) is a
-// supermartingale, and by Ville's inequality it reaches exp(needed()) with probability
-// exp(-needed()) at most. needed() is log(ranks * 10^5 / 0.01): at most 0.01 false alarms of all
-// ranks in 100,000 steps.
+// supermartingale. By Ville's inequality it reaches exp(needed()) with probability exp(-needed())
+// at most. needed() is log(ranks * 10^5 / 0.01): at most 0.01 false alarms of all ranks in 100,000
+// steps.
 //
 // How equal ranks vary is learned from the excess of all ranks, each less its own median of the 16
 // steps around it. A rank that is always slow varies like an equal one, so no clean reference is

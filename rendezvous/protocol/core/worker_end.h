@@ -96,9 +96,9 @@ struct DatedEnd {
 
   // Returns the end with `age` as of `now`.
   WorkerEnd as_of(TimePoint now) const {
-    WorkerEnd told = end;
-    told.age = now - when;
-    return told;
+    WorkerEnd aged = end;
+    aged.age = now - when;
+    return aged;
   }
 };
 

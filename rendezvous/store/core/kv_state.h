@@ -123,7 +123,7 @@ class Value {
 
   std::string_view bytes() const { return long_ ? std::string_view(*long_) : short_; }
   std::size_t size() const { return bytes().size(); }
-  // Null if the value is short.
+  // Returns the shared bytes of a long value; null if the value is short.
   std::shared_ptr<const std::string> shared() const { return long_; }
 
  private:
@@ -133,8 +133,8 @@ class Value {
 
 class KvState {
  public:
-  // What an entry counts in addition to its bytes, about its memory cost. An entry is a key with
-  // its value, a queue, an item of a queue, or a key that one connection waits for.
+  // The bytes that an entry counts in addition to its own, about its memory cost. An entry is a key
+  // with its value, a queue, an item of a queue, or a key that one connection waits for.
   static constexpr std::size_t kEntryBytes = 128;
 
   // A slice costs at most this much, and one step more. A step is a check of a key, or a link

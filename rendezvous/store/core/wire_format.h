@@ -49,7 +49,7 @@ enum class Command : std::uint8_t {
   kTryFetch,
 };
 
-// What follows the opcode.
+// The fields that follow the opcode.
 enum class Field : std::uint8_t {
   kNone,
   kKey,    // a string, bounded by RequestLimits::key_bytes

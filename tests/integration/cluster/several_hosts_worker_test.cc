@@ -108,7 +108,7 @@ TEST_F(RanksWithoutAgents, MeetByTheNameOfRank0sHost) {
 }
 
 TEST_F(RanksWithoutAgents, MeetAtAFile) {
-  start_ranks("sum", "file://" + scratch_ / "meeting");
+  start_ranks("sum", "file://" + scratch_ / "init");
   ASSERT_FALSE(HasFatalFailure());
   expect_sum();
 }

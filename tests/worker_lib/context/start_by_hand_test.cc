@@ -63,7 +63,7 @@ class StartByHand : public testing::Test {
         "?rank=" + std::to_string(rank) + "&world_size=" + std::to_string(size);
     std::string url;
     if (method == Method::kTcp) url = "tcp://" + port_.endpoint() + place;
-    if (method == Method::kFile) url = "file://" + directory_ / "meeting" + place;
+    if (method == Method::kFile) url = "file://" + directory_ / "init" + place;
     if (method == Method::kEnv) {
       url = "env://";
       const Variables place_variables{{"RANK", std::to_string(rank)},
@@ -144,7 +144,7 @@ TEST_P(StartByEveryMethod, TheSamePlaceServesAgainAtOnce) {
 TEST_P(StartByEveryMethod, WhatAKilledRank0HasLeftDisturbsNobody) {
   Process lonely = start(GetParam(), "sum", 0, 2);
   const auto is_up = [&] {
-    if (GetParam() == Method::kFile) return std::filesystem::exists(directory_ / "meeting");
+    if (GetParam() == Method::kFile) return std::filesystem::exists(directory_ / "init");
     return !listen_tcp(HostPort{"127.0.0.1", port_.port()}).has_value();
   };
   ASSERT_TRUE(eventually(is_up)) << lonely->out() << lonely->err();

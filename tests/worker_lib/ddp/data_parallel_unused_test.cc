@@ -191,8 +191,9 @@ TEST(UnusedParameters, ThatAreUsedBesideTheForwardCountUntilTheirBucketHasGone) 
     step(model, group, "abc", 0);
     // No output of forward leads to c. Its bucket is the first one, and its gradient comes
     // last.
-    const torch::Tensor beside = net->layers.at("c")(branch_input(group.rank())).square().sum();
-    (beside + sum_of(model(branch_input(group.rank()), "ab"))).backward();
+    const torch::Tensor other_branch =
+        net->layers.at("c")(branch_input(group.rank())).square().sum();
+    (other_branch + sum_of(model(branch_input(group.rank()), "ab"))).backward();
   });
   for (const std::string& error : errors)
     EXPECT_THAT(error,

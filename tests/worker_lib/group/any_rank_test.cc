@@ -17,25 +17,27 @@ TEST(LateRequests, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
   std::atomic<bool> has_begun = false;
   ThreadWorld(2).run([&](ProcessGroup& group) {
     LateRequests requests(group);
-    EXPECT_THAT(requests.last({true, true}), ElementsAre(false, false)) << "nothing was sent yet";
+    EXPECT_THAT(requests.take_previous({true, true}), ElementsAre(false, false))
+        << "nothing was sent yet";
     if (group.rank() == 0) {
-      requests.begin({true, false});
+      requests.send({true, false});
       has_begun = true;
     } else {
       EXPECT_TRUE(testing_support::eventually([&] { return has_begun.load(); }));
-      requests.begin({false, false});
+      requests.send({false, false});
     }
-    EXPECT_THAT(requests.last({false, true}), ElementsAre(true, false));
-    EXPECT_THAT(requests.last({true, true}), ElementsAre(false, false)) << "each is said once";
-    requests.begin({false, true});  // the requests of the last step are never read
+    EXPECT_THAT(requests.take_previous({false, true}), ElementsAre(true, false));
+    EXPECT_THAT(requests.take_previous({true, true}), ElementsAre(false, false))
+        << "each is said once";
+    requests.send({false, true});  // the requests of the last step are never read
   });
 }
 
 TEST(LateRequests, OfAWorldOfOneAreKnownAtOnce) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     LateRequests requests(group);
-    requests.begin({false, false});
-    EXPECT_THAT(requests.last({true, false}), ElementsAre(true, false));
+    requests.send({false, false});
+    EXPECT_THAT(requests.take_previous({true, false}), ElementsAre(true, false));
   });
 }
 

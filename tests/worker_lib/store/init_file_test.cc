@@ -21,12 +21,12 @@ const StoreAddress kNote{.endpoint = {"fd00::7", 4321}, .token = "0123abcd"};
 class InitFile : public testing::Test {
  protected:
   const TemporaryDirectory directory_;
-  const std::string path_ = directory_ / "meeting";
+  const std::string path_ = directory_ / "init";
 };
 
 TEST_F(InitFile, ThatIsMissingOrEmptySaysNothing) {
   EXPECT_FALSE(read_init_file(path_).value());
-  directory_.write("meeting", "");
+  directory_.write("init", "");
   EXPECT_FALSE(read_init_file(path_).value());
 }
 
@@ -34,7 +34,7 @@ TEST_F(InitFile, OfSomebodyElseIsRefused) {
   for (const std::string& text :
        {std::string("import torch\n"), std::string("ddprun-meeting-1\nhost\n"),
         std::string("ddprun-meeting-1\nhost\n70000\ntoken\n"), std::string(5000, 'x')}) {
-    directory_.write("meeting", text);
+    directory_.write("init", text);
     const auto note = read_init_file(path_);
     ASSERT_FALSE(note) << text;
     EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
@@ -60,7 +60,7 @@ TEST_F(InitFile, ThatIsNoFileIsRefusedAndStays) {
 }
 
 TEST_F(InitFile, InADirectoryThatDoesNotExistCannotBePublished) {
-  const auto note = PublishedAddress::publish(directory_ / "no/meeting", kNote);
+  const auto note = PublishedAddress::publish(directory_ / "no/init", kNote);
   ASSERT_FALSE(note);
   EXPECT_THAT(note.error().message(), HasSubstr("No such file or directory"));
 }
@@ -72,7 +72,7 @@ TEST_F(InitFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
     ASSERT_TRUE(note);
     EXPECT_EQ(note->endpoint, kNote.endpoint);
     EXPECT_EQ(note->token, kNote.token);
-    EXPECT_EQ(testing_support::listing(directory_.path()), std::vector<std::string>{"meeting"});
+    EXPECT_EQ(testing_support::listing(directory_.path()), std::vector<std::string>{"init"});
     EXPECT_EQ(std::filesystem::status(path_).permissions(),
               std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   }

@@ -146,7 +146,7 @@ TEST(WorldStore, RanksBeginAgainAtOnce) {
   testing_support::run_ranks(3, [&](int rank) {
     const RankOf place{.rank = rank, .size = 3};
     for (int turn = 0; turn < 5; ++turn) take_part(at(port, place));
-    for (int turn = 0; turn < 5; ++turn) take_part(at_file(directory / "meeting", place));
+    for (int turn = 0; turn < 5; ++turn) take_part(at_file(directory / "init", place));
     for (int turn = 0; turn < 5; ++turn) take_part(in_store(own, place));
     for (int turn = 0; turn < 5; ++turn) take_part(in_launchers(place));
   });
@@ -168,7 +168,7 @@ TEST(WorldStore, RanksMeetAtAFileWhichIsGoneAfterwards) {
   const TemporaryDirectory directory;
   for (const int size : {2, 3}) {
     testing_support::run_ranks(size, [&](int rank) {
-      take_part(at_file(directory / "meeting", {.rank = rank, .size = size}));
+      take_part(at_file(directory / "init", {.rank = rank, .size = size}));
     });
     EXPECT_TRUE(testing_support::listing(directory.path()).empty());
   }
@@ -263,7 +263,7 @@ TEST(WorldStore, ASecondRank0IsToldThatThereIsOne) {
 
 TEST(WorldStore, ASecondRank0AtAFileIsToldThatThereIsOne) {
   const TemporaryDirectory directory;
-  const std::string file = directory / "meeting";
+  const std::string file = directory / "init";
   const auto first = open(at_file(file, {}));
   const Error error = error_of(at_file(file, {.timeout = seconds(3)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
@@ -343,7 +343,7 @@ TEST(WorldStore, AFileOfAnEarlierRunLeadsNobodyAstray) {
   const RunningStore foreign;
   for (const std::uint16_t port : {dead.port(), foreign.port()}) {
     const std::string file = directory.write(
-        "meeting", "ddprun-meeting-1\n127.0.0.1\n" + std::to_string(port) + "\n0123456789abcdef\n");
+        "init", "ddprun-meeting-1\n127.0.0.1\n" + std::to_string(port) + "\n0123456789abcdef\n");
     EXPECT_THAT(error_of(at_file(file, {.rank = 1, .timeout = seconds(1)})).message(),
                 AllOf(HasSubstr("connect to rank 0 at " + file), HasSubstr("rank 0 has not come"),
                       HasSubstr("a job that has ended")));
@@ -357,7 +357,7 @@ TEST(WorldStore, AFileOfARank0ThatDoesNotAnswerIsNotReplaced) {
   const Listener silent = listen_tcp(HostPort{"127.0.0.1", 0}).value();
   const std::string text = "ddprun-meeting-1\n127.0.0.1\n" + std::to_string(silent.address.port) +
                            "\n0123456789abcdef\n";
-  const std::string file = directory.write("meeting", text);
+  const std::string file = directory.write("init", text);
   for (const Duration timeout : {Duration(milliseconds(500)), Duration(seconds(3))}) {
     const Error error = error_of(at_file(file, {.timeout = timeout}));
     EXPECT_EQ(error.kind, ErrorKind::kConnection);

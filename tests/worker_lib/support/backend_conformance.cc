@@ -62,13 +62,13 @@ std::unique_ptr<ProcessGroup> World::form(int rank) {
 }
 
 void World::meet(int rank) {
-  int meeting = 0;
+  int barrier = 0;
   {
     const std::lock_guard lock(mutex_);
-    meeting = meetings_[rank]++;
+    barrier = barriers_[rank]++;
   }
   const auto here = store();
-  const std::string key = unique_name() + "/meeting/" + std::to_string(meeting);
+  const std::string key = unique_name() + "/barrier/" + std::to_string(barrier);
   if (here->add(key, 1) == size) here->set(key + "/all", "are here");
   here->get(key + "/all", kPatience);
 }

@@ -89,7 +89,7 @@ class World {
   std::optional<testing_support::RunningStore> own_store_;
   std::uint16_t port_ = 0;
   std::mutex mutex_;
-  std::map<int, int> meetings_;
+  std::map<int, int> barriers_;
 };
 
 class CpuWorld : public World {

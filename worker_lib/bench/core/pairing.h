@@ -1,6 +1,6 @@
-// Divides the pairs of nodes into rounds in which each node has at most one partner, so that no
-// link is measured while its node has other traffic. This is the circle method of round-robin
-// tournaments: one node stays, the others move on by one place in each round.
+// Divides the pairs of nodes into rounds in which each node has at most one partner. So no link is
+// measured while its node has other traffic. This is the circle method of round-robin tournaments:
+// one node stays, the others move on by one place in each round.
 //
 // Pure; any thread.
 #pragma once

@@ -13,7 +13,7 @@ constexpr double kLeastShare = 0.75;
 constexpr double kMostLatency = 2;
 constexpr double kLatencyNoise = 20e-6;  // s
 
-// Of an even number of values, there are two in the middle.
+// An even number of values has two in the middle.
 enum class Middle { kLower, kUpper };
 
 double median(std::vector<double> values, Middle which) {

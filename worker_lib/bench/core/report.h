@@ -32,10 +32,10 @@ struct BenchReport {
 // are none.
 double median(std::vector<double> values);
 
-// Returns a sentence for each node and each way in which it is odd. A node is odd if its memory
-// or the median of its links has less than 3/4 of the median of the other nodes, or if the median
-// of its latencies is more than twice theirs and 20 us above. With two nodes, the one link cannot
-// show whose fault it is.
+// Returns a sentence for each node and each way in which it is odd. A node is odd if its memory or
+// the median of its links has less than 3/4 of the median of the other nodes. It is also odd if the
+// median of its latencies is more than twice theirs and 20 us above. With two nodes, the one link
+// cannot show whose fault it is.
 std::vector<std::string> odd_nodes(const BenchReport& report);
 
 // Returns tables, a picture of the links (a digit for each, in tenths of the fastest one), and the

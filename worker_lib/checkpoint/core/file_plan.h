@@ -62,9 +62,9 @@ class PartWriter {
 
   // Passes the records on. bytes_of: returns the bytes of a storage of this rank.
   void write_records(const std::function<std::string_view(std::size_t storage)>& bytes_of);
-  // The CRCs of all records; those of other ranks are 0.
+  // Returns the CRCs of all records; those of other ranks are 0.
   std::vector<std::uint32_t> crcs() const { return zip_.crcs(); }
-  // Then, in the last part, passes the directory on. crcs: of all records.
+  // Passes the directory on, after the records and only in the last part. crcs: of all records.
   void write_directory(const std::vector<std::uint32_t>& crcs);
 
  private:

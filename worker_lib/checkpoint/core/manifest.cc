@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/concat.h"
 #include "base/parse_number.h"
+#include "worker_lib/serialization/core/temporary_name.h"
 
 namespace ddprun {
 namespace {

@@ -22,8 +22,8 @@ std::uint64_t begin_of_share(const WrittenFile& file, double before, double all,
 
 }  // namespace
 
-// Of the files without a chain, the largest goes first, each to the rank that has the fewest bytes
-// so far.
+// Files without a chain go to the ranks from the largest on, each to the rank that has the fewest
+// bytes so far.
 std::vector<std::vector<FileRange>> reading_order(std::span<const WrittenFile> files, int ranks) {
   std::vector<std::size_t> undivided;
   std::vector<std::vector<FileRange>> result(static_cast<std::size_t>(ranks));

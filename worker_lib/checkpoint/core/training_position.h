@@ -1,5 +1,5 @@
-// The position of a training when it is saved, and warnings about errors of a resumed run: it
-// would repeat an epoch, or part of the epoch's data.
+// The position of a training when it is saved, and warnings about a resumed run that would repeat
+// an epoch, or part of the epoch's data.
 //
 // Value types; PositionWatch belongs to one thread.
 #pragma once

@@ -28,7 +28,7 @@ std::span<const std::span<Byte>> list_of(const std::span<Byte>& one) {
   return {&one, 1};
 }
 
-// memcpy that allows empty ranges at null.
+// Copies as memcpy does, and allows empty ranges at null.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
@@ -54,8 +54,8 @@ class Scattered {
   // Returns the one piece; empty if there are several.
   std::span<Byte> whole() const { return one_; }
 
-  // visit(piece, offset, bytes) for each contiguous part of the range, in order. `piece` points
-  // to its bytes; `offset` is where it begins within the range.
+  // Calls visit(piece, offset, bytes) for each contiguous part of the range, in order. `piece`
+  // points to its bytes; `offset` is where it begins within the range.
   template <class Visit>
   void for_each(Range range, Visit visit) const {
     if (many_.empty()) {
@@ -77,7 +77,7 @@ class Scattered {
     });
   }
 
-  // `from` may already be the place of the bytes.
+  // Copies to the range. `from` may already be the place of the bytes.
   void copy_from(const char* from, Range range, CopyBytes copy = copy_bytes) const
       requires(!std::is_const_v<Byte>) {
     for_each(range, [&](char* piece, std::size_t offset, std::size_t bytes) {

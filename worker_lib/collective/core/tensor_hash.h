@@ -1,11 +1,11 @@
 // tensor_hash(): a 64-bit hash of bytes, to check whether ranks hold the same bits. It does not
 // protect against deliberate collisions.
 //
-// Eight lanes take one word each in turn: lane = rotate((lane ^ word) * odd) * odd. Each step,
-// the combination of the lanes and the last step can be inverted when all but one argument are
-// known. So a change within one aligned word of eight bytes always changes the hash. Any other
-// change is missed about once in 2^64. Lanes do not wait for each other, so the multiplier is
-// always busy: about 10 GB/s on one core, which is at least what its memory delivers.
+// Eight lanes take one word each in turn: lane = rotate((lane ^ word) * odd) * odd. Each step, the
+// combination of the lanes and the last step can be inverted when all but one argument are known.
+// So a change within one aligned word of eight bytes always changes the hash. Any other change is
+// missed about once in 2^64. Lanes do not wait for each other, so the multiplier is always busy.
+// One core hashes about 10 GB/s, which is at least what its memory delivers.
 //
 // The number depends on the byte order of the machine. Pure functions; thread-safe.
 #pragma once

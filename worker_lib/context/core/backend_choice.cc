@@ -135,8 +135,8 @@ const std::string& BackendChoice::main_backend() const {
 }
 
 Result<BackendChoice> choose_backends(const BackendRequest& request,
-                                      const BackendEnvironment& surroundings) {
-  Result<std::vector<BackendChoice::Server>> servers = wanted(request, surroundings);
+                                      const BackendEnvironment& environment) {
+  Result<std::vector<BackendChoice::Server>> servers = wanted(request, environment);
   if (!servers) return servers.error();
   BackendChoice choice{.device = request.device.value_or(
                            DeviceChoice{.type = default_type(request, *servers), .index = {}}),
@@ -152,7 +152,7 @@ Result<BackendChoice> choose_backends(const BackendRequest& request,
     return invalid_argument("device " + type + " is not known here; there are cpu and cuda");
   }
   if (type != "cuda") return choice;
-  const Result<DeviceChoice> placed = place_on_gpu(choice.device, surroundings);
+  const Result<DeviceChoice> placed = place_on_gpu(choice.device, environment);
   if (!placed) return placed.error();
   choice.device = *placed;
   return choice;

@@ -57,8 +57,8 @@ struct BackendChoice {
   const std::string& main_backend() const;
 };
 
-// Chooses. The messages of kInvalidArgument and kUnsupported name valid choices.
+// Chooses the backends. The messages of kInvalidArgument and kUnsupported name valid choices.
 Result<BackendChoice> choose_backends(const BackendRequest& request,
-                                      const BackendEnvironment& surroundings);
+                                      const BackendEnvironment& environment);
 
 }  // namespace ddprun

@@ -42,7 +42,7 @@ class PullTrial {
     ++calls_;
   }
 
-  // Call it after the last call of the trial.
+  // Settles the choice. Call it after the last call of the trial.
   void settle(bool all_are_quicker) { settled_for_pulling_ = all_are_quicker; }
 
  private:

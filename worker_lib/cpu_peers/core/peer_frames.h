@@ -51,7 +51,7 @@ struct RankNote {
   friend bool operator==(const RankNote&, const RankNote&) = default;
 };
 
-// The bodies of the replies. Decoding returns nullopt if the body is invalid.
+// Convert the bodies of the replies. Decoding returns nullopt if the body is invalid.
 std::string encode_progress(const std::vector<RankProgress>& ranks);
 std::optional<std::vector<RankProgress>> decode_progress(const std::string& body);
 std::string encode_notes(const std::vector<RankNote>& notes);

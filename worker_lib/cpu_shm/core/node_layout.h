@@ -4,10 +4,10 @@
 // so the ranks need not agree on it.
 //
 // A *lane* is a column of ranks, one of each node, that carries a share of the traffic between
-// nodes: lane w has the local index w of every node. There are as many lanes as the smallest
-// node has ranks. A *position* is a rank's place in the order (lane, node, local index). A rank
-// whose local index is beyond the lanes belongs to lane (index mod lanes). So the blocks that
-// one lane carries to one node have adjacent positions.
+// nodes. Lane w has the local index w of every node. There are as many lanes as the smallest node
+// has ranks. A *position* is a rank's place in the order (lane, node, local index). A rank whose
+// local index is beyond the lanes belongs to lane (index mod lanes). So the blocks that one lane
+// carries to one node have adjacent positions.
 //
 //   nodes {0,1,2} {3,4}: lanes 2     lane 0: ranks 0 2 | 3      lane 1: ranks 1 | 4
 //                                    positions 0 1   2                    3   4

@@ -15,7 +15,7 @@ namespace ddprun {
 
 class PairSizes {
  public:
-  // Every rank sends the same number of bytes to every rank.
+  // Makes the table in which every rank sends `bytes` to every rank.
   static PairSizes even(std::size_t bytes);
 
   // tables: one table per rank, in rank order. It has the bytes that the rank sends to each

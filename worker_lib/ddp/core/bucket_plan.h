@@ -27,7 +27,7 @@ struct BucketCaps {
   std::uint64_t bytes = 0;        // of all others
 };
 
-// Where a gradient lies in its bucket.
+// The place of a gradient in its bucket.
 struct BucketSlot {
   std::size_t gradient = 0;  // index into the gradients that were planned
   std::uint64_t offset_bytes = 0;
@@ -66,8 +66,8 @@ class ReductionPass {
   ReductionPass(std::span<const BucketLayout> buckets, std::size_t gradient_count,
                 std::span<const int> expected = {});
 
-  // For a pass that counts how often gradients come: any number is accepted, and no bucket is
-  // due before the end.
+  // Lets the pass only count how often gradients come: any number is accepted, and no bucket is due
+  // before the end.
   void only_count() { only_counts_ = true; }
 
   // Stops waiting for the gradient in this pass. Its bucket may be sent without it.
@@ -80,8 +80,8 @@ class ReductionPass {
   // Returns the next bucket that is due; nullopt: none. Returns each bucket once.
   std::optional<std::size_t> take_due();
 
-  // At the end of the pass: returns the remaining buckets one by one, complete or not, the last
-  // one included; then nullopt.
+  // Returns the remaining buckets one by one at the end of the pass, complete or not, the last one
+  // included; then nullopt.
   std::optional<std::size_t> take_remaining();
 
   // Returns how often each gradient has come.

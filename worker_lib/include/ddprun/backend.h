@@ -90,12 +90,12 @@ class Backend {
   // and with a collective. If false, a program that does so is refused.
   virtual bool sends_on_any_thread() const { return false; }
 
-  // For ProcessGroup::split(): sets `seed` to an object for the ranks of this color. With it a
-  // backend of the same kind can be formed more quickly than from nothing. The code that forms
-  // the new backend hands the seed over (BackendStart::seed). Null if there is none. Collective
-  // over the group, also for ranks without a color (negative). Colors are below size(); keys
-  // give the order of the ranks. A failure ends only the split, and the group stays usable,
-  // unless ranks did not come.
+  // Sets `seed` to an object for the ranks of this color; for ProcessGroup::split(). With it a
+  // backend of the same kind can be formed more quickly than from nothing. The code that forms the
+  // new backend hands the seed over (BackendStart::seed). Null if there is none. Collective over
+  // the group, also for ranks without a color (negative). Colors are below size(); keys give the
+  // order of the ranks. A failure ends only the split, and the group stays usable, unless ranks did
+  // not come.
   virtual Work split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) {
     static_cast<void>(color);
     static_cast<void>(key);

@@ -5,7 +5,7 @@
 //                                                           .devices = {torch::kXPU},
 //                                                           .make = make_mine}}});
 //
-// What make() returns implements Backend (backend.h).
+// The object that make() returns implements Backend (backend.h).
 #pragma once
 
 #include <torch/types.h>
@@ -44,7 +44,7 @@ struct BackendStart {
   // Errors append it to what was done: " in group tp". Empty: the world.
   std::string title;
   std::chrono::nanoseconds timeout{};  // of forming the group
-  // What split_off() of the parent's backend returned, for a group made by split(). Null otherwise.
+  // The result of split_off() of the parent's backend, for a group made by split(). Null otherwise.
   std::shared_ptr<void> seed = {};
 };
 

@@ -62,8 +62,8 @@ struct CheckpointOptions {
   // save() returns when the state is copied, and a thread writes it. The next call of the manager
   // throws if the write failed.
   bool asynchronous = true;
-  // What a save does while the last one is still being written. False: it waits. True: it saves
-  // nothing.
+  // Whether a save is skipped while the last one is still being written. False: it waits. True: it
+  // saves nothing.
   bool skip_when_busy = false;
   // When maybe_save() saves: after this number of steps, and after this time since the last
   // save. 0: not for this reason.
@@ -78,10 +78,11 @@ struct CheckpointOptions {
   // collective call, and the group must be a Context's.
   bool sharded = false;
   // Without `sharded`: from this size of the model's parameters on, in bytes, all ranks write the
-  // one file together, each its share, if the group is a Context's and takes tensors on CPUs. Each
-  // then needs memory and time for its share only. A smaller state is written by rank 0. 0: always
-  // together. Must be the same on every rank. Set it to a size that the model does not reach if the
-  // file system loses what several hosts write into one file, as those on object stores may.
+  // one file together, each its share. This needs a Context's group that takes tensors on CPUs.
+  // Each then needs memory and time for its share only. A smaller state is written by rank 0. 0:
+  // always together. Must be the same on every rank. Some file systems, such as those on object
+  // stores, may lose what several hosts write into one file. For them set it to a size that the
+  // model does not reach.
   std::int64_t write_together_from = std::int64_t{64} << 20;
   // Only restore() and best() are called. The directory may be read-only, and another run may
   // save into it.
@@ -139,8 +140,8 @@ struct TrainingState {
   // kNowhere makes the file smaller. A hook that lets the ranks drift apart (PostLocalSgd)
   // counts as kAnywhere.
   RanksDiffer ranks_differ = RanksDiffer::kInBuffers;
-  // The parameters' .grad are part of the state, each rank's own: for a save in the middle of an
-  // accumulation, after passes in no_sync(). restore() fills .grad if the checkpoint has
+  // Makes the parameters' .grad part of the state, each rank's own. It is for a save in the middle
+  // of an accumulation, after passes in no_sync(). restore() fills .grad if the checkpoint has
   // gradients, and sets this to whether it has.
   bool gradients = false;
   // More objects of each kind, by name: the networks of a GAN, averaged weights, a teacher, an
@@ -190,15 +191,14 @@ std::string digest_of(const torch::nn::Module& module);
 
 class CheckpointManager {
  public:
-  // On rank 0, takes the directory. From now on no earlier run, such as a generation that was
-  // cut off, can announce a checkpoint in it. Removes the remains of killed saves. Throws
+  // Takes the directory, on rank 0. From now on no earlier run, such as a generation that was cut
+  // off, can announce a checkpoint in it. Removes the remains of killed saves. Throws
   // kInvalidArgument for invalid options, and kSystem if the directory cannot be created or
   // written, or the fetch_command fails. Throws kStopped if another job has taken it from an
   // earlier generation of this job.
   CheckpointManager(Context& context, const CheckpointOptions& options);
-  // Does the same for a group without a Context.
-  // announce: the thread that wrote a checkpoint calls it on rank 0 when the checkpoint is
-  // complete, with its step. Empty: no announcement.
+  // Does the same for a group without a Context. announce: called on rank 0 with the step of a
+  // checkpoint that is complete, by the thread that wrote it. Empty: no announcement.
   CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options,
                     std::function<void(std::int64_t step)> announce = {});
   // Waits until pending writes are on the disk, and for the copy_command. Their failures are only

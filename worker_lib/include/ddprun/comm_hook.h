@@ -127,11 +127,12 @@ class PowerSgd final : public CommHook {
   ~PowerSgd() override;
   std::string name() const override;
   std::function<void()> start(const GradBucket& bucket, ProcessGroup& group) override;
-  // Passes, errors and Qs, all by parameter, because the buckets may differ after a restart.
+  // Returns the passes, errors and Qs, all by parameter, because the buckets may differ after a
+  // restart.
   HookState state(const torch::nn::Module& model) const override;
   void load_state(const HookState& state, const torch::nn::Module& model) override;
 
-  // Of all buckets so far: bytes of the gradients, and bytes that were reduced instead.
+  // The sums of all buckets so far: bytes of the gradients, and bytes that were reduced instead.
   struct Compression {
     std::uint64_t before = 0;
     std::uint64_t after = 0;

@@ -6,10 +6,10 @@
 //   ctx.group().all_reduce(tensor);
 //
 // init() reads the environment variables that ddprun (or torchrun) set.
-// docs/reference/worker_environment.md lists them and says how to start ranks without a launcher;
-// docs/how-to/start_by_hand.md is the how-to. A program without these variables is a world of one
-// rank and needs no store. Keep the Context alive as long as anything made from it. One thread
-// makes and destroys the Context. Its getters may be called from any thread.
+// docs/reference/worker_environment.md lists them. docs/how-to/start_by_hand.md says how to start
+// ranks without a launcher. A program without these variables is a world of one rank and needs no
+// store. Keep the Context alive as long as anything made from it. One thread makes and destroys the
+// Context. Its getters may be called from any thread.
 //
 // Random numbers: a program that calls torch::manual_seed(1) on every rank draws the same
 // dropout masks and the same noise on every rank. The world then trains on fewer different
@@ -100,13 +100,13 @@ class Context {
   int local_rank() const;
   int local_world_size() const;
   int node_rank() const;
-  // The number of this forming of the world, from 0; above 0 after a restart.
+  // Returns the number of this forming of the world, from 0; above 0 after a restart.
   long generation() const;
   int restart_count() const;
   const std::string& run_id() const;
   torch::Device device() const;
 
-  // The group of all ranks.
+  // Returns the group of all ranks.
   ProcessGroup& group();
 
   // Seeds LibTorch's random generators, of the CPU and of every GPU, with seed + rank. Each rank
@@ -138,9 +138,9 @@ class Context {
   // --checkpoint-signal. The same on every rank. Costs nothing.
   bool may_be_asked_to_save() const;
 
-  // Reports the progress of this rank to ddprun: the number of steps done so far, which must
-  // grow. --hang-timeout (it counts from the first report on), --restart-on-progress and the
-  // steps per second of the status line use it. Call it once in each step. Costs some
+  // Reports the progress of this rank to ddprun: the number of steps done so far, which must grow.
+  // --hang-timeout, --restart-on-progress and the steps per second of the status line use it.
+  // --hang-timeout counts from the first report on. Call it once in each step. Costs some
   // nanoseconds and no system call; does nothing without ddprun. Any thread.
   void report_progress(std::int64_t step);
   // Reports to ddprun that this rank is at work where no step is reported for a while (an

@@ -57,10 +57,10 @@ struct DataParallelOptions {
   // Has no effect since 0.1.0. It is there so that programs that set it still compile.
   bool compute_gradients_in_buckets = false;
   // Parameters may get no gradient, on some ranks or on all. Before a backward pass the graph is
-  // walked from the tensors that forward returned (output_tensors.h), so that buckets do not
-  // wait for gradients that cannot come. A gradient that has not come by the end of the pass
-  // counts as unused, too. An unused parameter contributes the gradient that it already has, or
-  // zeros. If no rank used the parameter, its gradient stays as it is.
+  // walked from the tensors that forward returned (output_tensors.h). So buckets do not wait for
+  // gradients that cannot come. A gradient that has not come by the end of the pass counts as
+  // unused, too. An unused parameter contributes the gradient that it already has, or zeros. If no
+  // rank used the parameter, its gradient stays as it is.
   bool find_unused_parameters = false;
   // Every pass reaches the same parameters, as often as the first pass did, which records them.
   // For re-entrant checkpointing of layers that are used several times. Parameters that the
@@ -246,7 +246,8 @@ class DistributedDataParallel {
     }
   }
 
-  // For gradient accumulation; may be nested.
+  // Returns a guard: while it lives, gradients stay local (NoSync). For gradient accumulation; may
+  // be nested.
   //   { auto quiet = model.no_sync(); loss(model(a)).backward(); }
   //   loss(model(b)).backward();  // averages the sum of both
   NoSync no_sync() { return NoSync(core_); }

@@ -8,12 +8,12 @@
 //                                       .milestones = {5}});
 //   for (int epoch = 0; epoch < 90; ++epoch) { train(); schedule.step(); }
 //
-// Values and the layout of the state are those of torch.optim.lr_scheduler of PyTorch 2.11,
-// whose schedulers load the state. (MultiStepLR keeps the milestones that it was constructed
-// with.) Each value is computed from the previous one by PyTorch's formula, in the same order of
-// operations, so it has the same bits. If the program sets a rate by hand, the next value is
-// computed from that rate. Each parameter group has its own base rate: the rate that it had when
-// the schedule was constructed.
+// Values and the layout of the state are those of torch.optim.lr_scheduler of PyTorch 2.11, whose
+// schedulers load the state. (MultiStepLR keeps the milestones that it was constructed with.) Each
+// value is computed from the previous one by PyTorch's formula, in the same order of operations. So
+// it has the same bits. If the program sets a rate by hand, the next value is computed from that
+// rate. Each parameter group has its own base rate: the rate that it had when the schedule was
+// constructed.
 //
 // A scheduler changes the optimizer when it is constructed (a warm-up begins at once) and when
 // it steps. Construct it before CheckpointManager::restore(). The thread that trains owns it.

@@ -5,7 +5,7 @@
 
 namespace ddprun {
 
-// As the source of a receive: accepts the next message of its tag from any rank.
+// The source of a receive that accepts the next message of its tag from any rank.
 inline constexpr int kAnySource = -1;
 
 struct P2POp {

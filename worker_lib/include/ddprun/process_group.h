@@ -122,7 +122,7 @@ struct GroupOptions {
   std::optional<Timeout> timeout = {};
   // A name for people, in errors and reports: "tp0". Default: the ranks.
   std::string name = {};
-  // As in InitOptions. Default: the world's.
+  // The same as in InitOptions. Default: the world's.
   std::optional<bool> deterministic_across_layouts = {};
 };
 
@@ -153,8 +153,8 @@ class WorkerReporter;
 
 class ProcessGroup {
  public:
-  // Called by Context. `backend` carries out the calls; `device` is this rank's. `reporter`
-  // records every call, for verdicts on hangs; null: calls are not recorded.
+  // Makes a group; Context calls it. `backend` carries out the calls; `device` is this rank's.
+  // `reporter` records every call, for verdicts on hangs; null: calls are not recorded.
   ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
                std::shared_ptr<WorkerReporter> reporter = nullptr, GroupIdentity identity = {},
                Verify verify = {});
@@ -174,7 +174,7 @@ class ProcessGroup {
   const std::string& name() const { return identity_.name; }
   // Returns the world rank of each rank of the group.
   const std::vector<int>& world_ranks() const { return identity_.world_ranks; }
-  // For ddprun's own classes: facts that they share through the group. They outlive it.
+  // Returns facts that ddprun's own classes share through the group. They outlive it.
   const std::shared_ptr<detail::GroupNotes>& notes() const { return notes_; }
 
   // Splits the group. Ranks that give the same color form a group, in the order of their keys;
@@ -215,8 +215,8 @@ class ProcessGroup {
   // `output`. They are only read, unless inputs[rank()] is the output.
   Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
                       const ReduceScatterOptions& options = {});
-  // `input` has size() times the elements of `output`: the shares of all ranks, one after the
-  // other.
+  // Reduces `input`, which has size() times the elements of `output`: the shares of all ranks, one
+  // after the other.
   Work reduce_scatter_tensor(const torch::Tensor& output, const torch::Tensor& input,
                              const ReduceScatterOptions& options = {});
   // Makes outputs[i] from inputs[i]. All have one dtype.
@@ -236,7 +236,7 @@ class ProcessGroup {
   Work all_to_all_single(const torch::Tensor& output, const torch::Tensor& input,
                          const AllToAllSingleOptions& options = {});
 
-  // On the root, makes outputs[r] equal to rank r's input. Elsewhere `outputs` must be empty.
+  // Makes outputs[r] on the root equal to rank r's input. Elsewhere `outputs` must be empty.
   Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
               const RootOptions& options = {});
 
@@ -246,11 +246,11 @@ class ProcessGroup {
 
   // Returns when every rank has called it.
   Work barrier(const CollectiveOptions& options = {});
-  // The same on the host, to find the missing ranks: when the timeout passes, the error names
-  // all ranks that did not come, with nccl, too. Blocks.
+  // Waits on the host until all ranks have come, to find the missing ones. When the timeout passes,
+  // the error names all ranks that did not come, with nccl, too. Blocks.
   void monitored_barrier(std::optional<Timeout> timeout = {});
 
-  // Point-to-point messages, matched by pair of ranks and by tag. Messages of one tag are
+  // Send and receive messages, matched by pair of ranks and by tag. Messages of one tag are
   // received in the order in which they were sent, by receives in the order in which they were
   // called. The receiver's tensor must have the sender's number of bytes. Otherwise the receiver
   // throws kInvalidArgument, and the group stays usable. A small send may return before it is
@@ -262,7 +262,7 @@ class ProcessGroup {
   // and a wrong size ends the group.
   Work send(const torch::Tensor& tensor, int destination, const PointToPointOptions& options = {});
   Work recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options = {});
-  // The same, with options.async set.
+  // Do the same with options.async set.
   Work isend(const torch::Tensor& tensor, int destination, PointToPointOptions options = {});
   Work irecv(const torch::Tensor& tensor, int source, PointToPointOptions options = {});
   // Sends and receives that do not wait for each other, whatever their order in the list.
@@ -286,7 +286,7 @@ class ProcessGroup {
   nlohmann::json scatter_object(const std::vector<nlohmann::json>& values, int root = 0,
                                 std::optional<Timeout> timeout = {});
 
-  // The same for strings of any bytes and size; the object forms are made of these.
+  // Exchange strings of any bytes and size in the same way; the object forms are made of these.
   std::vector<std::string> all_gather_bytes(const std::string& bytes,
                                             std::optional<Timeout> timeout = {});
   std::string broadcast_bytes(const std::string& bytes, int root = 0,

@@ -62,10 +62,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   DistributedSampler(std::size_t dataset_size, const ProcessGroup& group,
                      DistributedSamplerOptions options = {});
 
-  // Chooses the epoch's order, from the next begin() of the loader on. Without it every pass
-  // over the loader has the same order. A checkpoint between two passes then cannot tell whether
-  // the first pass is to continue (with nothing, at its end) or the second is to begin. So call
-  // it also if nothing is shuffled.
+  // Chooses the epoch's order, from the next begin() of the loader on. Without it every pass over
+  // the loader has the same order. A checkpoint between two passes cannot tell then which pass is
+  // to continue: the first one (with nothing, at its end), or the second. So call it also if
+  // nothing is shuffled.
   //
   // For a sampler that was made with a group: DistributedDataParallel over this group compares
   // the epochs of the ranks in each synchronised pass. It throws kInvalidArgument on every rank
@@ -98,8 +98,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   // shuffle or drop_last.
   void load_state(const nlohmann::json& state);
 
-  // Called by loaders. reset() begins a pass; a size replaces the dataset's. next() returns at
-  // most `batch_size` indices, nullopt at the end of the epoch.
+  // Serve loaders. reset() begins a pass; a size replaces the dataset's. next() returns at most
+  // `batch_size` indices, nullopt at the end of the epoch.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -120,8 +120,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   template <typename Dataset, typename Sampler>
   friend class torch::data::StatelessDataLoader;
 
-  // These are called by the loader of make_data_loader(). This one begins a pass. is_ahead: it
-  // requests samples ahead of the loop. is_in_order: it returns batches in order.
+  // Begins a pass. The loader of make_data_loader() calls this and the functions below. is_ahead:
+  // it requests samples ahead of the loop. is_in_order: it returns batches in order.
   void begin_loader_pass(bool is_ahead, bool is_in_order);
   // Records a request for a batch ahead of the loop. Returns how many samples of this pass
   // next() has handed out.

@@ -15,9 +15,9 @@
 //
 // A rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
 // rest of docs/reference/worker_environment.md in its environment. So init() and PyTorch's env://
-// form a world of these ranks. spawn() hosts a store for them, on a port that no other process can
-// have taken. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise.
-// Standard input is /dev/null.
+// form a world of these ranks. spawn() hosts a store for them. No other process can have taken its
+// port. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise. Standard
+// input is /dev/null.
 //
 // When the function returns or throws, the rank flushes its streams and ends with _exit().
 // Static objects are not destroyed, and atexit handlers do not run (the program's handlers run
@@ -68,8 +68,8 @@ class SpawnError : public DistError {
   // Return how the process ended. Both are empty if the rank threw.
   std::optional<int> exit_code() const noexcept { return facts_->exit_code; }
   std::optional<int> signal() const noexcept { return facts_->signal; }
-  // what() of the exception with all its lines, at most 8000 bytes; empty if the rank did not
-  // throw.
+  // Returns what() of the exception with all its lines, at most 8000 bytes; empty if the rank did
+  // not throw.
   const std::string& message() const noexcept { return facts_->message; }
 
  private:
@@ -116,9 +116,9 @@ class SpawnContext {
 void spawn(const std::function<void(int rank)>& fn, int nprocs = 1,
            const SpawnOptions& options = {});
 
-// The same without waiting. Throws DistError: kInvalidArgument for an empty function, nprocs < 1
-// or a negative grace; kUnsupported if this process has other threads (named in the message) or
-// uses CUDA; kSystem if the processes cannot be created.
+// Starts the ranks as spawn() does, and does not wait. Throws DistError: kInvalidArgument for an
+// empty function, nprocs < 1 or a negative grace; kUnsupported if this process has other threads
+// (named in the message) or uses CUDA; kSystem if the processes cannot be created.
 SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs = 1,
                            const SpawnOptions& options = {});
 

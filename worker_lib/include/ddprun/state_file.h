@@ -50,9 +50,9 @@ struct IncompatibleKeys {
 
 // Copies the tensors into the module's own parameters and buffers of the same names, on their
 // devices. So an optimizer keeps valid references. Shapes and dtypes must agree. (PyTorch would
-// convert the dtype silently; convert the tensor first if you want that.) Throws
-// kInvalidArgument that names the first few tensors that are missing, unexpected, or of another
-// shape or dtype. The module is then unchanged.
+// convert the dtype silently; convert the tensor first if you want that.) Throws kInvalidArgument,
+// which names the first few tensors that are missing, unexpected, or of another shape or dtype. The
+// module is then unchanged.
 IncompatibleKeys load_into(torch::nn::Module& module, const StateDict& state,
                            Strict strict = Strict::kYes);
 

@@ -101,7 +101,7 @@ struct DataParallelStatistics {
   bool has_rebuilt_buckets = false;           // the first pass is over
 
   std::int64_t passes = 0;  // synchronised ones that have begun
-  // Of the last synchronised pass: gradients in the order in which they came, then those that
+  // The gradients of the last synchronised pass in the order in which they came, then those that
   // never came. Indices into `parameters`; empty before the first such pass.
   std::vector<std::size_t> ready_order;
   std::vector<std::size_t> unused;  // those that never came

@@ -51,7 +51,7 @@ struct SummaryOptions {
   // One directory for each run, made if it is missing. TensorBoard reads its files as one run.
   std::string directory;
   // The first step of which this life adds events; 0 for a new run. After a restart from a
-  // checkpoint of `restored.step` steps it is restored.step if steps count from 0, and
+  // checkpoint of `restored.step` steps it is restored.step if steps count from 0. It is
   // restored.step + 1 if the first step is number 1.
   std::int64_t first_step = 0;
   // Default: RANK in the environment, else 0. To write on other ranks, too, set it to 0 there, and

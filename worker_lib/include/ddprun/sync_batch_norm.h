@@ -20,10 +20,10 @@
 // Merging of the ranks' variances: Chan, Golub and LeVeque, 1979.
 //
 // On a CPU all sums and all values between the ranks are float64. Output and input gradients are
-// computed in float64 and rounded once. On a GPU all of it is float32 (float64 for float64
-// inputs), as in PyTorch, and no call waits for the work that it has launched. So errors that
-// the ranks find together (below) are thrown in the layer's next forward in training. Until then
-// the output is NaN, and running statistics stay unchanged.
+// computed in float64 and rounded once. On a GPU all of it is float32 (float64 for float64 inputs),
+// as in PyTorch. No call waits for the work that it has launched. So errors that the ranks find
+// together (below) are thrown in the layer's next forward in training. Until then the output is
+// NaN, and running statistics stay unchanged.
 //
 // A forward in training is one collective on the group (2C + 2 values of each rank). A backward
 // is one more (2C + 1 values) if the input of any rank requires a gradient, and always on a GPU.
@@ -103,10 +103,10 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
   // input: floating-point, [N, C] or [N, C, L] (1d), [N, C, H, W] (2d), [N, C, D, H, W] (3d), of
   // any memory format. The output has the same format. 16-bit inputs with float32 parameters are
   // allowed. Throws kInvalidArgument for another shape or dtype, before anything is sent. In
-  // training it throws kInvalidArgument on every rank in two cases: all batches together have
-  // fewer than 2 values for a channel, or only some ranks record gradients. Throws as
-  // collectives when the group fails. If the output was recorded, a backward pass throws
-  // kUnsupported for create_graph.
+  // training it throws kInvalidArgument on every rank if all batches together have fewer than 2
+  // values for a channel. It also does if only some ranks record gradients. Throws as collectives
+  // when the group fails. If the output was recorded, a backward pass throws kUnsupported for
+  // create_graph.
   torch::Tensor forward(const torch::Tensor& input) {
     if (!this->is_training() || group().size() == 1) return Base::forward(input);
     _check_input_dim(input);

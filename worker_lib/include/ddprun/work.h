@@ -30,8 +30,8 @@ class Work {
   // the current stream will wait for the result.) Throws DistError if the collective failed.
   void wait() const;
 
-  // The same, for at most this time. Throws kTimeout if the collective is not complete by then;
-  // this does not end the collective.
+  // Waits as wait() does, for at most this time. Throws kTimeout if the collective is not complete
+  // by then; this does not end the collective.
   void wait(std::chrono::nanoseconds timeout) const;
 
   // Returns whether it has succeeded or failed. Never blocks.

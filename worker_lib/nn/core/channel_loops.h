@@ -14,7 +14,7 @@ namespace ddprun {
 template <class T>
 void add_moments(const T* x, std::size_t count, double shift, double& sum, double& squares);
 
-// y = (x - mean) * scale + bias.
+// Computes y = (x - mean) * scale + bias.
 template <class T>
 void normalize_plane(const T* x, T* y, std::size_t count, double mean, double scale, double bias);
 
@@ -23,7 +23,7 @@ template <class T>
 void add_gradient_sums(const T* g, const T* x, std::size_t count, double mean, double& sum,
                        double& product);
 
-// result = (g - constant - (x - mean) * slope) * scale.
+// Computes result = (g - constant - (x - mean) * slope) * scale.
 template <class T>
 void input_gradient_plane(const T* g, const T* x, T* result, std::size_t count, double mean,
                           double scale, double constant, double slope);

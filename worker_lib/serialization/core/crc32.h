@@ -15,7 +15,7 @@ namespace ddprun {
 // with 0.
 std::uint32_t crc32(std::string_view bytes, std::uint32_t so_far = 0);
 
-// The same with tables only, for other processors.
+// Computes the same with tables only, for other processors.
 std::uint32_t crc32_by_tables(std::string_view bytes, std::uint32_t so_far = 0);
 
 }  // namespace ddprun

@@ -24,8 +24,8 @@ namespace ddprun {
 // ("state", if an object has a state of its own), also as keys of dicts.
 enum class PickleNames { kTorch, kDcp };
 
-// kCorrupt: the pickle is damaged. kUnsupported: it is complete, but has contents that are not
-// allowed or not known. Both messages give the byte position and the content.
+// Reads a pickle. kCorrupt: the pickle is damaged. kUnsupported: it is complete, but has contents
+// that are not allowed or not known. Both messages give the byte position and the content.
 Result<PickleTree> unpickle(std::string_view pickle, PickleNames names = PickleNames::kTorch);
 
 }  // namespace ddprun

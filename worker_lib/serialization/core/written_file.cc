@@ -5,15 +5,13 @@
 namespace ddprun {
 
 void thin_out_chain(WrittenFile& file, std::uint64_t most) {
-  while (chain_states(file.bytes, file.chain_bytes) > most) {
-    WrittenFile thinner = file;
-    thinner.chain_bytes = 2 * file.chain_bytes;
-    thinner.chain.clear();
-    for (std::uint64_t at = thinner.chain_bytes; at < file.bytes; at += thinner.chain_bytes)
-      thinner.chain += state_after(file, at);
-    file = std::move(thinner);
-    if (file.chain.empty()) file.chain_bytes = 0;
-  }
+  std::uint64_t spacing = file.chain_bytes;
+  while (chain_states(file.bytes, spacing) > most) spacing *= 2;
+  if (spacing == file.chain_bytes) return;
+  std::string kept;
+  for (std::uint64_t at = spacing; at < file.bytes; at += spacing) kept += state_after(file, at);
+  file.chain_bytes = kept.empty() ? 0 : spacing;
+  file.chain = std::move(kept);
 }
 
 }  // namespace ddprun

@@ -28,7 +28,7 @@ struct ZipRecord {
 // Returns the bytes of a part of an archive, for an archive whose own bytes are not in memory
 // (checkpoint/file_outline.h). They are valid as long as what returned them.
 using ReadPart = std::function<Result<std::string_view>(std::string_view part)>;
-// For an archive in memory.
+// Returns the part itself, for an archive in memory.
 Result<std::string_view> part_in_memory(std::string_view part);
 
 // Returns the records in the directory's order; they refer into `archive`. No two overlap, none

@@ -41,18 +41,18 @@ class ZipWriter {
   // Writes the bytes after the last record: the directory.
   void finish();
 
-  // The parts of add(): first the header. The bytes begin at a multiple of `alignment`, which is
-  // a multiple of kRecordAlignment, and up to 32 KiB.
+  // Adds the header, the first part of add(). The bytes begin at a multiple of `alignment`, which
+  // is a multiple of kRecordAlignment, and up to 32 KiB.
   void add_header(const std::string& name, std::uint64_t bytes,
                   std::size_t alignment = kRecordAlignment);
-  // Then the bytes.
+  // Adds the bytes, after the header.
   void add_bytes(std::string_view bytes, std::optional<std::uint32_t> crc = {});
-  // Or nothing, because another writer writes the bytes and their CRC.
+  // Leaves the bytes out after the header, because another writer writes them and their CRC.
   void leave_out();
 
   // Returns the position of the next byte, or of the piece that is being received.
   std::uint64_t at() const { return at_; }
-  // The CRCs of the records; 0 if the bytes were left out.
+  // Returns the CRCs of the records; 0 if the bytes were left out.
   std::vector<std::uint32_t> crcs() const;
   // Sets the CRC of a record that was left out.
   void set_crc(std::size_t record, std::uint32_t crc) { records_[record].crc = crc; }

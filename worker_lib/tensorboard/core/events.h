@@ -36,7 +36,7 @@ struct EventTime {
   std::int64_t step = 0;
 };
 
-// The first event of a file.
+// Makes the first event of a file.
 ProtobufMessage file_version_event(double wall_s);
 // Tells readers that a program begins at this step. They drop what earlier files of the directory
 // have of this step and later ones.
@@ -49,7 +49,7 @@ ProtobufMessage histogram_summary(std::string_view tag, const HistogramCounts& h
 ProtobufMessage text_summary(std::string_view tag, std::string_view text);
 ProtobufMessage image_summary(std::string_view tag, std::span<const std::uint8_t> pixels,
                               int height, int width, int channels);
-// The parameters, the names of the metrics, and the metrics as scalars.
+// Makes a summary of the parameters, the names of the metrics, and the metrics as scalars.
 ProtobufMessage hparams_summary(const HParams& parameters,
                                 const std::map<std::string, double>& metrics);
 

@@ -21,8 +21,9 @@ struct HistogramCounts {
   std::vector<double> counts;
 };
 
-// NaN and infinite values are left out. Values beyond the outermost limits count in the outermost
-// buckets. If no value is finite, count is 0 and there are no buckets.
+// Counts the values in buckets. NaN and infinite values are left out. Values beyond the outermost
+// limits count in the outermost buckets. If no value is finite, count is 0 and there are no
+// buckets.
 HistogramCounts count_in_buckets(std::span<const float> values);
 HistogramCounts count_in_buckets(std::span<const double> values);
 

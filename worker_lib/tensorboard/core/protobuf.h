@@ -24,7 +24,7 @@ class ProtobufMessage {
   ProtobufMessage& add_message(int field, const ProtobufMessage& message) {
     return add_bytes(field, message.bytes());
   }
-  // A repeated double, packed.
+  // Adds a repeated double, packed.
   ProtobufMessage& add_doubles(int field, std::span<const double> values);
 
   const std::string& bytes() const { return bytes_; }

@@ -92,7 +92,7 @@ TEST_F(SlowWatchTest, ARankThatIsSlowAgainAndAgainIsNamedThreeTimes) {
     steps(60, Duration(0));
     lines += static_cast<int>(watch_.look(marks_).size());
   }
-  EXPECT_EQ(lines, 2 * SlowWatch::kMostTold);
+  EXPECT_EQ(lines, 2 * SlowWatch::kMostNamed);
 }
 
 TEST_F(SlowWatchTest, WorkersThatReportNothingOrNonsenseAreNotCompared) {

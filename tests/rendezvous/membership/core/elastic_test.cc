@@ -25,7 +25,7 @@ class ElasticTest : public testing_support::MembershipFixture {
     start(spec({1, 2}, on_join));
     join("a");
     say("a", AgentPhase::kRunning, 0);
-    told_.clear();
+    received_.clear();
   }
   void announce(const std::string& host, std::int64_t checkpoints) {
     take(job_->status("id-" + host,
@@ -43,7 +43,7 @@ class ElasticTest : public testing_support::MembershipFixture {
     take(job_->left("id-" + host, Leave{SIGTERM, ""}, now_));
   }
   std::string reason(const std::string& host) {
-    const Assignment* assignment = told<Assignment>(host);
+    const Assignment* assignment = received<Assignment>(host);
     return assignment ? assignment->reason : "no assignment";
   }
 };
@@ -54,16 +54,16 @@ TEST_F(ElasticTest, OnJoinCheckpointANewcomerWaitsForTheNextAnnouncement) {
   run_on_one(OnJoin::kCheckpoint);
   announce("a", 2);
   join("b");
-  ASSERT_TRUE(told<Wait>("b"));
-  EXPECT_THAT(told<Wait>("b")->reason, HasSubstr("--on-join=checkpoint"));
+  ASSERT_TRUE(received<Wait>("b"));
+  EXPECT_THAT(received<Wait>("b")->reason, HasSubstr("--on-join=checkpoint"));
   announce("a", 2);
-  EXPECT_FALSE(told<Stop>("a")) << "that one was announced before it came";
+  EXPECT_FALSE(received<Stop>("a")) << "that one was announced before it came";
   announce("a", 3);
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 0);
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->world_size, 2);
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 0);
   EXPECT_EQ(reason("b"), "a node joined at a checkpoint");
 }
 
@@ -71,7 +71,7 @@ TEST_F(ElasticTest, ACheckpointForWhichNobodyWaitsChangesNothing) {
   run_on_one(OnJoin::kCheckpoint);
   announce("a", 1);
   announce("a", 2);
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   join("b");
   join("spare");  // only one of them has a place
@@ -79,9 +79,9 @@ TEST_F(ElasticTest, ACheckpointForWhichNobodyWaitsChangesNothing) {
   say("a", AgentPhase::kIdle, 0);
   say("a", AgentPhase::kRunning, 1);
   say("b", AgentPhase::kRunning, 1);
-  told_.clear();
+  received_.clear();
   announce("a", 1);
-  EXPECT_FALSE(told<Stop>("a")) << "the job is full";
+  EXPECT_FALSE(received<Stop>("a")) << "the job is full";
 }
 
 TEST_F(ElasticTest, AnAnnouncementThatWasLostWithItsConnectionCountsWhenItsNodeIsBack) {
@@ -93,14 +93,14 @@ TEST_F(ElasticTest, AnAnnouncementThatWasLostWithItsConnectionCountsWhenItsNodeI
   back.status.generation = Generation(0);
   back.status.checkpoints = 1;
   take(job_->joined(back, false, now_));
-  EXPECT_TRUE(told<Stop>("a"));
+  EXPECT_TRUE(received<Stop>("a"));
 }
 
 TEST_F(ElasticTest, WhatWasAnnouncedBeforeTheServiceWasRestartedIsNoNewCheckpoint) {
   run_on_one(OnJoin::kCheckpoint);
   announce("a", 4);
   job_.emplace(job_->state(now_), kDefaultLease, now_);
-  told_.clear();
+  received_.clear();
   join("b");
   Hello back = hello("a");
   back.status.phase = AgentPhase::kRunning;
@@ -108,9 +108,9 @@ TEST_F(ElasticTest, WhatWasAnnouncedBeforeTheServiceWasRestartedIsNoNewCheckpoin
   back.status.checkpoints = 4;
   take(job_->joined(back, false, now_));
   ASSERT_EQ(job_->phase(), JobPhase::kRunning);
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   announce("a", 5);
-  EXPECT_TRUE(told<Stop>("a"));
+  EXPECT_TRUE(received<Stop>("a"));
 }
 
 // Node b was cut off. It is still ending its old workers when the checkpoint is announced.
@@ -122,21 +122,21 @@ TEST_F(ElasticTest, ANodeThatIsNotReadyAtTheCheckpointWaitsForTheNext) {
   take(job_->joined(late, false, now_));
   announce("a", 1);
   say("b", AgentPhase::kIdle, 0);
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   announce("a", 2);
-  EXPECT_TRUE(told<Stop>("a"));
+  EXPECT_TRUE(received<Stop>("a"));
 }
 
 TEST_F(ElasticTest, OnJoinRestartANewcomerWaitsForTheNextGeneration) {
   run_on_one(OnJoin::kRestart);
   join("b");
-  ASSERT_TRUE(told<Wait>("b"));
-  EXPECT_THAT(told<Wait>("b")->reason, HasSubstr("--on-join=restart"));
+  ASSERT_TRUE(received<Wait>("b"));
+  EXPECT_THAT(received<Wait>("b")->reason, HasSubstr("--on-join=restart"));
   announce("a", 1);
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   fail({"a"}, "a");
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->world_size, 2);
 }
 
 TEST_F(ElasticTest, WhoWantsAnotherElasticityThanTheJobIsRefused) {
@@ -157,13 +157,13 @@ TEST_F(ElasticTest, SparesTakeOverInTheNextGenerationWithoutALastCall) {
   start(slow);
   for (const char* host : {"a", "b", "c", "d"}) join(host);
   fail({"a", "b", "c"}, "c");
-  EXPECT_EQ(told<Assignment>("c")->generation, Generation(1));
+  EXPECT_EQ(received<Assignment>("c")->generation, Generation(1));
   for (const char* host : {"a", "b", "c"}) say(host, AgentPhase::kRunning, 1);
   leave("c");
   say("a", AgentPhase::kIdle, 1);
   say("b", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<Assignment>("d"));
-  EXPECT_EQ(told<Assignment>("d")->node_rank, NodeRank(2));
+  ASSERT_TRUE(received<Assignment>("d"));
+  EXPECT_EQ(received<Assignment>("d")->node_rank, NodeRank(2));
 }
 
 // --- nodes that fail ---
@@ -172,20 +172,20 @@ TEST_F(ElasticTest, ANodeThatFailsWhereOthersDoNotIsReplacedByASpare) {
   start(spec({2, 2}));
   for (const char* host : {"a", "b", "c"}) join(host);
   for (int i = 0; i < 2; ++i) fail({"a", "b"}, "a");
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(2)) << "twice may be bad luck";
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(2)) << "twice may be bad luck";
   fail({"a", "b"}, "a");
-  ASSERT_TRUE(told<Assignment>("c"));
-  EXPECT_EQ(told<Assignment>("c")->generation, Generation(3));
-  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(0)) << "it takes the place";
-  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1)) << "others keep theirs";
+  ASSERT_TRUE(received<Assignment>("c"));
+  EXPECT_EQ(received<Assignment>("c")->generation, Generation(3));
+  EXPECT_EQ(received<Assignment>("c")->node_rank, NodeRank(0)) << "it takes the place";
+  EXPECT_EQ(received<Assignment>("b")->node_rank, NodeRank(1)) << "others keep theirs";
   EXPECT_THAT(reason("b"),
               HasSubstr("c replaces a, whose workers were the first to fail in 3 generations"));
   EXPECT_THAT(log_, HasSubstr("the workers of a were the first to fail in 3 generations"));
   Hello asks = hello("a");
   asks.status = {.phase = AgentPhase::kIdle, .generation = Generation(2)};
   take(job_->joined(asks, false, now_));
-  ASSERT_TRUE(told<Wait>("a"));
-  EXPECT_THAT(told<Wait>("a")->reason, HasSubstr("spare; the workers of a were the first"));
+  ASSERT_TRUE(received<Wait>("a"));
+  EXPECT_THAT(received<Wait>("a")->reason, HasSubstr("spare; the workers of a were the first"));
 }
 
 TEST_F(ElasticTest, ANodeThatFailsStaysWhereNobodyElseIsThere) {
@@ -193,9 +193,9 @@ TEST_F(ElasticTest, ANodeThatFailsStaysWhereNobodyElseIsThere) {
   join("a");
   join("b");
   for (int i = 0; i < 4; ++i) fail({"a", "b"}, "a");
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(4));
-  EXPECT_EQ(told<Assignment>("a")->node_rank, NodeRank(0));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(4));
+  EXPECT_EQ(received<Assignment>("a")->node_rank, NodeRank(0));
 }
 
 TEST_F(ElasticTest, ANodeThatWasReplacedIsUsedAgainWhenThereAreNotEnoughOthers) {
@@ -207,8 +207,8 @@ TEST_F(ElasticTest, ANodeThatWasReplacedIsUsedAgainWhenThereAreNotEnoughOthers) 
   say("c", AgentPhase::kRunning, 3);
   pass(milliseconds(5100));  // b is lost
   say("c", AgentPhase::kIdle, 3);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(4));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(4));
 }
 
 TEST_F(ElasticTest, WhereEveryNodeFailsNoneIsReplacedForIt) {
@@ -216,9 +216,9 @@ TEST_F(ElasticTest, WhereEveryNodeFailsNoneIsReplacedForIt) {
   for (const char* host : {"a", "b", "c"}) join(host);
   for (int i = 0; i < 3; ++i) fail({"a", "b"}, "a");
   for (int i = 0; i < 3; ++i) fail({"b", "c"}, "c");
-  EXPECT_EQ(told<Assignment>("c")->generation, Generation(6)) << "a has failed as often";
+  EXPECT_EQ(received<Assignment>("c")->generation, Generation(6)) << "a has failed as often";
   fail({"b", "c"}, "c");
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(7)) << "c has failed more often";
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(7)) << "c has failed more often";
 }
 
 TEST_F(ElasticTest, ANodeThatIsLostOrEndsAsAVictimIsNotBlamed) {
@@ -241,7 +241,7 @@ TEST_F(ElasticTest, FailuresOfANodeOutliveTheService) {
   for (const char* host : {"a", "b", "c"}) join(host);
   for (int i = 0; i < 2; ++i) fail({"a", "b"}, "a");
   job_.emplace(job_->state(now_), kDefaultLease, now_);
-  told_.clear();
+  received_.clear();
   for (const char* host : {"a", "b", "c"}) {
     Hello back = hello(host);
     if (*host != 'c') back.status = {.phase = AgentPhase::kRunning, .generation = Generation(2)};
@@ -258,8 +258,8 @@ TEST_F(ElasticTest, TheVerdictNamesTheNodeThatFailedAgainAndAgain) {
   start(short_of_budget);
   join("a");
   for (int i = 0; i < 3; ++i) fail({"a"}, "a");
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_THAT(told<End>("a")->verdict.headline,
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_THAT(received<End>("a")->verdict.headline,
               HasSubstr("the workers of a were the first to fail in 3 generations"));
 }
 
@@ -275,18 +275,18 @@ TEST_F(ElasticTest, BelowMinTheJobWaitsThenFailsAndSaysWhoWasThereAndWhoWasMissi
   leave("c");
   pass(milliseconds(5100));  // b is lost
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Wait>("a"));
-  EXPECT_EQ(told<Wait>("a")->reason, "1 of 2:3 nodes here: a; missing: c, b");
+  ASSERT_TRUE(received<Wait>("a"));
+  EXPECT_EQ(received<Wait>("a")->reason, "1 of 2:3 nodes here: a; missing: c, b");
   pass(seconds(590));
-  EXPECT_FALSE(told<End>("a"));
+  EXPECT_FALSE(received<End>("a"));
   job_.emplace(job_->state(now_), kDefaultLease, now_);
   Hello back = hello("a");
   back.status = {.phase = AgentPhase::kIdle, .generation = Generation(0)};
   take(job_->joined(back, false, now_));
   pass(seconds(610));
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
-  EXPECT_EQ(told<End>("a")->verdict.headline,
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 65);
+  EXPECT_EQ(received<End>("a")->verdict.headline,
             "not enough nodes within 10.0 min (--rdzv-conf=join_timeout): 1 of 2:3 nodes here: a; "
             "missing: c, b");
 }
@@ -312,15 +312,15 @@ TEST_F(ElasticTest, WhereEveryNodeHasItsRankTheMissingOnesAreNamed) {
     first.node.node_rank = rank;
     take(job_->joined(first, false, now_));
   }
-  ASSERT_TRUE(told<Wait>("n2"));
-  EXPECT_EQ(told<Wait>("n2")->reason,
+  ASSERT_TRUE(received<Wait>("n2"));
+  EXPECT_EQ(received<Wait>("n2")->reason,
             "2 of 4 nodes here: n0, n2; missing: node rank 1, node rank 3");
 }
 
 TEST_F(ElasticTest, AnAssignmentSaysTheLease) {
   job_.emplace(spec({1, 1}), seconds(20), now_);
   join("a");
-  EXPECT_EQ(told<Assignment>("a")->lease, seconds(20));
+  EXPECT_EQ(received<Assignment>("a")->lease, seconds(20));
 }
 
 TEST_F(ElasticTest, ANodeThatIsReplacedIsToldOfTheGenerationThatItHasNoPartIn) {
@@ -330,9 +330,9 @@ TEST_F(ElasticTest, ANodeThatIsReplacedIsToldOfTheGenerationThatItHasNoPartIn) {
   join("a");
   join("spare");
   fail({"a"}, "a");
-  ASSERT_TRUE(told<Assignment>("spare"));
-  ASSERT_TRUE(told<Wait>("a"));
-  EXPECT_EQ(told<Wait>("a")->generation, Generation(1));
+  ASSERT_TRUE(received<Assignment>("spare"));
+  ASSERT_TRUE(received<Wait>("a"));
+  EXPECT_EQ(received<Wait>("a")->generation, Generation(1));
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ TEST_F(MembershipFailureTest, ARankThatLeftAnotherNodeEarlyIsTheFirstFailure) {
   say("a", AgentPhase::kIdle, 0, {victim});
   left.phase = AgentPhase::kIdle;
   take(job_->status("id-b", left, now_));
-  ASSERT_TRUE(told<End>("a"));
-  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_TRUE(received<End>("a"));
+  const Verdict& verdict = received<End>("a")->verdict;
   ASSERT_EQ(verdict.ends.size(), 2u);
   EXPECT_EQ(describe(verdict.ends[0]),
             "rank 2 (local rank 1 on b) exited with code 0 while other ranks still needed it");
@@ -43,9 +43,9 @@ TEST_F(MembershipFailureTest, TheEarliestEndIsTheFirstFailureWhateverArrivesFirs
   say("a", AgentPhase::kIdle, 0, {echo});
   now_ += milliseconds(50);
   say("b", AgentPhase::kIdle, 0, {killed(1, milliseconds(80))});  // 30 ms before the echo
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.ends.front().rank, Rank(1));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 137);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.ends.front().rank, Rank(1));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 137);
 }
 
 TEST_F(MembershipFailureTest, TheVerdictOnAThousandEndsTellsOfTheLikeliestAndCountsTheRest) {
@@ -58,8 +58,8 @@ TEST_F(MembershipFailureTest, TheVerdictOnAThousandEndsTellsOfTheLikeliestAndCou
     }
     say("n" + std::to_string(node), AgentPhase::kIdle, 0, std::move(ends));
   }
-  ASSERT_TRUE(told<End>("n0"));
-  const Verdict& verdict = told<End>("n0")->verdict;
+  ASSERT_TRUE(received<End>("n0"));
+  const Verdict& verdict = received<End>("n0")->verdict;
   EXPECT_EQ(verdict.ends.size(), kEndsTold);
   EXPECT_EQ(verdict.ends.front().rank, Rank(742)) << "it came after more ends than are kept";
   EXPECT_EQ(verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
@@ -70,9 +70,9 @@ TEST_F(MembershipFailureTest, AWorkerThatCannotBeStartedIsNotTriedAgain) {
   join("a");
   WorkerEnd end{.kind = EndKind::kNotStarted, .code = 8, .message = "exec: Exec format error"};
   say("a", AgentPhase::kIdle, 0, {end});
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 64);
-  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 0);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 64);
+  EXPECT_EQ(received<End>("a")->verdict.restarts_used, 0);
 }
 
 TEST_F(MembershipFailureTest, WhomTheOnlyKnownVictimBlamesIsTheFirstFailureAlsoWhenItWasStopped) {
@@ -86,8 +86,8 @@ TEST_F(MembershipFailureTest, WhomTheOnlyKnownVictimBlamesIsTheFirstFailureAlsoW
   WorkerEnd culprit{.kind = EndKind::kSignaled, .code = 11, .after_stop = true, .rank = Rank(1)};
   say("a", AgentPhase::kIdle, 0, {victim});
   say("b", AgentPhase::kIdle, 0, {culprit});
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + 11);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 128 + 11);
 }
 
 TEST_F(MembershipFailureTest, WhatItKeepsOfAnEndFitsIntoMessages) {
@@ -101,14 +101,14 @@ TEST_F(MembershipFailureTest, WhatItKeepsOfAnEndFitsIntoMessages) {
   end.message = std::string(kMaxTextBytes, 'm');
   say("a", AgentPhase::kIdle, 0, {end});
   say("b", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_LT(told<Assignment>("b")->reason.size(), 4096u);
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_LT(received<Assignment>("b")->reason.size(), 4096u);
   end.kind = EndKind::kNotStarted;
   say("a", AgentPhase::kIdle, 1, {end});
   now_ += std::chrono::hours(24);
   say("b", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<End>("b"));
-  const Verdict& verdict = told<End>("b")->verdict;
+  ASSERT_TRUE(received<End>("b"));
+  const Verdict& verdict = received<End>("b")->verdict;
   EXPECT_LT(verdict.headline.size(), 4096u);
   EXPECT_LE(verdict.ends.front().code, 65535);
   EXPECT_LE(verdict.ends.front().age, kMaxTime);
@@ -164,12 +164,12 @@ TEST_F(MembershipHangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirs
   for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
   say_seen("a", AgentPhase::kRunning, {waiting(0)});
   for (const char* host : {"a", "b"}) {
-    ASSERT_TRUE(told<Stop>(host)) << host;
-    EXPECT_TRUE(told<Stop>(host)->look) << host;
+    ASSERT_TRUE(received<Stop>(host)) << host;
+    EXPECT_TRUE(received<Stop>(host)->look) << host;
   }
   say_seen("a", AgentPhase::kIdle, {waiting(0)}, {stopped(0)});
   say_seen("b", AgentPhase::kIdle, {absent(1)}, {stopped(1)});
-  const Assignment* next = told<Assignment>("a");
+  const Assignment* next = received<Assignment>("a");
   ASSERT_TRUE(next);
   ASSERT_TRUE(next->failure);
   const Verdict& failed = *next->failure;
@@ -178,7 +178,7 @@ TEST_F(MembershipHangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirs
   EXPECT_EQ(failed.ends.front().host, "b");
   EXPECT_THAT(failed.headline, HasSubstr("it has not come to barrier (collective 57)"));
   EXPECT_EQ(failed.seen.size(), 2u);
-  ASSERT_TRUE(told<Assignment>("b")->failure) << "the node that failed is told, too";
+  ASSERT_TRUE(received<Assignment>("b")->failure) << "the node that failed is told, too";
   EXPECT_EQ(job_->restarts_used(), 1);
 }
 
@@ -243,7 +243,7 @@ TEST_F(MembershipHangTest, ProgressThatIsReportedRefillsTheBudget) {
                        .store_port = 4001,
                        .step = 10 * generation};
     take(job_->status("id-a", status, now_));
-    ASSERT_TRUE(told<Assignment>("a")) << generation;
+    ASSERT_TRUE(received<Assignment>("a")) << generation;
   }
   EXPECT_EQ(job_->restarts_used(), 5);
   EXPECT_EQ(job_->state(now_).strikes, (Strikes{.step = 40, .in_a_row = 1, .restarts = 1}));

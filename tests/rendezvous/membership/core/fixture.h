@@ -16,7 +16,7 @@
 
 namespace ddprun::testing_support {
 
-// told_ has the last directive that each agent was sent.
+// received_ has the last directive that each agent was sent.
 class MembershipFixture : public testing::Test {
  protected:
   void start(NodeRange nodes, int max_restarts = 0) {
@@ -72,7 +72,7 @@ class MembershipFixture : public testing::Test {
 
   void take(MembershipOutput out) {
     EXPECT_TRUE(job_->is_consistent());
-    for (ToAgent& tell : out.tells) told_[tell.agent_id] = std::move(tell.message);
+    for (ToAgent& tell : out.tells) received_[tell.agent_id] = std::move(tell.message);
     for (std::string& line : out.log) log_ += line + "\n";
     counted_.generations_formed += out.generations_formed;
     counted_.restarts += out.restarts;
@@ -80,9 +80,9 @@ class MembershipFixture : public testing::Test {
   }
 
   template <class T>
-  const T* told(const std::string& host) {
-    const auto found = told_.find("id-" + host);
-    return found == told_.end() ? nullptr : std::get_if<T>(&found->second);
+  const T* received(const std::string& host) {
+    const auto found = received_.find("id-" + host);
+    return found == received_.end() ? nullptr : std::get_if<T>(&found->second);
   }
 
   // Lets time pass in which every member is heard and does nothing.
@@ -120,7 +120,7 @@ class MembershipFixture : public testing::Test {
   TimePoint now_ = TimePoint(std::chrono::seconds(1000));
   std::optional<Membership> job_;
   std::vector<std::string> beating_;
-  std::map<std::string, ServiceMessage> told_;
+  std::map<std::string, ServiceMessage> received_;
   std::string log_;
   MembershipOutput counted_;  // the sums over all outputs
 };

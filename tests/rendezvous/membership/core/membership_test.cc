@@ -15,11 +15,11 @@ using std::chrono::seconds;
 TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
   start({2, 2});
   join("node1", 4);
-  ASSERT_TRUE(told<Wait>("node1"));
-  EXPECT_EQ(told<Wait>("node1")->reason, "1 of 2 nodes here: node1");
+  ASSERT_TRUE(received<Wait>("node1"));
+  EXPECT_EQ(received<Wait>("node1")->reason, "1 of 2 nodes here: node1");
   join("node0", 2);
-  const Assignment* first = told<Assignment>("node0");
-  const Assignment* second = told<Assignment>("node1");
+  const Assignment* first = received<Assignment>("node0");
+  const Assignment* second = received<Assignment>("node1");
   ASSERT_TRUE(first && second);
   EXPECT_EQ(first->node_rank, NodeRank(0));
   EXPECT_EQ(first->first_rank, Rank(0));
@@ -64,11 +64,11 @@ TEST_F(MembershipTest, EndsWellWhenEveryNodeHasFinished) {
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
   say("a", AgentPhase::kFinished, 0);
-  EXPECT_FALSE(told<End>("a"));
+  EXPECT_FALSE(received<End>("a"));
   say("b", AgentPhase::kFinished, 0);
-  ASSERT_TRUE(told<End>("a") && told<End>("b"));
-  EXPECT_TRUE(told<End>("a")->verdict.success);
-  EXPECT_EQ(told<End>("b")->verdict.exit_code, 0);
+  ASSERT_TRUE(received<End>("a") && received<End>("b"));
+  EXPECT_TRUE(received<End>("a")->verdict.success);
+  EXPECT_EQ(received<End>("b")->verdict.exit_code, 0);
 }
 
 TEST_F(MembershipTest, ACrashAfterTheEndUsesNoRestartAndTheJobEndsWithItsCode) {
@@ -78,11 +78,11 @@ TEST_F(MembershipTest, ACrashAfterTheEndUsesNoRestartAndTheJobEndsWithItsCode) {
   WorkerEnd crash{.kind = EndKind::kSignaled, .code = SIGABRT, .finished = true};
   crash.host = "a";
   say("a", AgentPhase::kFinished, 0, {crash});
-  EXPECT_FALSE(told<End>("a")) << "the other node goes on";
-  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_FALSE(received<End>("a")) << "the other node goes on";
+  EXPECT_FALSE(received<Stop>("b"));
   say("b", AgentPhase::kFinished, 0);
-  ASSERT_TRUE(told<End>("a") && told<End>("b"));
-  const Verdict& verdict = told<End>("b")->verdict;
+  ASSERT_TRUE(received<End>("a") && received<End>("b"));
+  const Verdict& verdict = received<End>("b")->verdict;
   EXPECT_FALSE(verdict.success);
   EXPECT_EQ(verdict.exit_code, 128 + SIGABRT);
   EXPECT_EQ(verdict.restarts_used, 0);
@@ -101,10 +101,10 @@ TEST_F(MembershipTest, WhereOneNodeWasAskedToSaveEveryNodeIsToBeStartedAgain) {
   say("a", AgentPhase::kFinished, 0);
   asked.phase = AgentPhase::kFinished;
   take(job_->status("id-b", asked, now_));
-  ASSERT_TRUE(told<End>("a") && told<End>("b"));
-  EXPECT_TRUE(told<End>("a")->verdict.success);
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
-  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("asked to save"));
+  ASSERT_TRUE(received<End>("a") && received<End>("b"));
+  EXPECT_TRUE(received<End>("a")->verdict.success);
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
+  EXPECT_THAT(received<End>("a")->verdict.headline, HasSubstr("asked to save"));
 }
 
 TEST_F(MembershipTest, ACrashAfterTheEndIsToldAlsoWhereTheJobWasAskedToSave) {
@@ -114,9 +114,9 @@ TEST_F(MembershipTest, ACrashAfterTheEndIsToldAlsoWhereTheJobWasAskedToSave) {
   asked.asked_to_save = true;
   asked.ends = {{.kind = EndKind::kSignaled, .code = SIGABRT, .finished = true}};
   take(job_->status("id-a", asked, now_));
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
-  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("killed by SIGABRT"));
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
+  EXPECT_THAT(received<End>("a")->verdict.headline, HasSubstr("killed by SIGABRT"));
 }
 
 TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
@@ -126,16 +126,16 @@ TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kStopping, 0, {killed(1)});
-  ASSERT_TRUE(told<Stop>("a"));
-  EXPECT_EQ(told<Stop>("a")->generation, Generation(0));
+  ASSERT_TRUE(received<Stop>("a"));
+  EXPECT_EQ(received<Stop>("a")->generation, Generation(0));
   say("b", AgentPhase::kIdle, 0, {killed(1)});
   EXPECT_EQ(job_->generation(), Generation(0)) << "node a has not confirmed";
   say("a", AgentPhase::kStopping, 0);
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("a") && told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
-  EXPECT_EQ(told<Assignment>("b")->store.port, 4001) << "a generation has a store of its own";
+  ASSERT_TRUE(received<Assignment>("a") && received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 1);
+  EXPECT_EQ(received<Assignment>("b")->store.port, 4001) << "a generation has a store of its own";
 }
 
 TEST_F(MembershipTest, TheBudgetIsTheJobsAndItsEndIsTheFirstFailuresCode) {
@@ -151,8 +151,8 @@ TEST_F(MembershipTest, TheBudgetIsTheJobsAndItsEndIsTheFirstFailuresCode) {
     say(guilty, AgentPhase::kIdle, generation, {killed(generation)});
     say(other, AgentPhase::kIdle, generation);
   }
-  ASSERT_TRUE(told<End>("a") && told<End>("b"));
-  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_TRUE(received<End>("a") && received<End>("b"));
+  const Verdict& verdict = received<End>("a")->verdict;
   EXPECT_FALSE(verdict.success);
   EXPECT_EQ(verdict.exit_code, 137);
   EXPECT_EQ(verdict.restarts_used, 1);
@@ -174,10 +174,10 @@ TEST_F(MembershipTest, ASilentNodeIsLostAfterItsLeaseAndBlamedBeforeItsVictims) 
   say("a", AgentPhase::kIdle, 0, {echo});
   EXPECT_EQ(job_->generation(), Generation(0)) << "node b may still run workers";
   pass(milliseconds(200));
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
-  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
-  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b) was lost"));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(received<Assignment>("a")->world_size, 1);
+  EXPECT_THAT(received<Assignment>("a")->reason, HasSubstr("node 1 (b) was lost"));
 }
 
 TEST_F(MembershipTest, OfNodesThatFellSilentTogetherAllAreNamed) {
@@ -191,8 +191,8 @@ TEST_F(MembershipTest, OfNodesThatFellSilentTogetherAllAreNamed) {
   WorkerEnd victim = killed(0);
   say("a", AgentPhase::kIdle, 0, {victim});
   pass(seconds(1));
-  ASSERT_TRUE(told<End>("a"));
-  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_TRUE(received<End>("a"));
+  const Verdict& verdict = received<End>("a")->verdict;
   ASSERT_EQ(verdict.ends.size(), 3u);
   EXPECT_EQ(count_possible_firsts(verdict.ends), 2u);
   EXPECT_EQ(verdict.ends[0].host, "b");
@@ -207,15 +207,15 @@ TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
   say("b", AgentPhase::kRunning, 0);
   beating_ = {"a"};
   pass(seconds(6));
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
   EXPECT_EQ(job_->phase(), JobPhase::kForming);
-  ASSERT_TRUE(told<Wait>("a")) << "it hears what is missing";
-  EXPECT_EQ(told<Wait>("a")->reason, "1 of 2 nodes here: a; missing: b");
+  ASSERT_TRUE(received<Wait>("a")) << "it hears what is missing";
+  EXPECT_EQ(received<Wait>("a")->reason, "1 of 2 nodes here: a; missing: b");
   join("c");
-  ASSERT_TRUE(told<Assignment>("c"));
-  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(1)) << "it takes the hole";
-  EXPECT_EQ(told<Assignment>("a")->node_rank, NodeRank(0)) << "others keep their place";
+  ASSERT_TRUE(received<Assignment>("c"));
+  EXPECT_EQ(received<Assignment>("c")->node_rank, NodeRank(1)) << "it takes the hole";
+  EXPECT_EQ(received<Assignment>("a")->node_rank, NodeRank(0)) << "others keep their place";
 }
 
 TEST_F(MembershipTest, ANodeThatComesBackAfterItsLeaseIsFenced) {
@@ -232,8 +232,8 @@ TEST_F(MembershipTest, ANodeThatComesBackAfterItsLeaseIsFenced) {
   late.status.phase = AgentPhase::kRunning;
   late.status.generation = Generation(0);
   take(job_->joined(late, false, now_));
-  ASSERT_TRUE(told<Stop>("b")) << "it must end the workers of the old generation";
-  EXPECT_EQ(told<Stop>("b")->generation, Generation(0));
+  ASSERT_TRUE(received<Stop>("b")) << "it must end the workers of the old generation";
+  EXPECT_EQ(received<Stop>("b")->generation, Generation(0));
 }
 
 TEST_F(MembershipTest, AnOutageWithinTheLeaseChangesNothing) {
@@ -248,11 +248,11 @@ TEST_F(MembershipTest, AnOutageWithinTheLeaseChangesNothing) {
   Hello back = hello("b");
   back.status.phase = AgentPhase::kRunning;
   back.status.generation = Generation(0);
-  told_.clear();
+  received_.clear();
   take(job_->joined(back, false, now_));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
-  EXPECT_TRUE(told<Assignment>("b")) << "the same assignment again, which it knows";
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_TRUE(received<Assignment>("b")) << "the same assignment again, which it knows";
+  EXPECT_FALSE(received<Stop>("a"));
 }
 
 TEST_F(MembershipTest, AnAssignmentThatWasLostWithItsConnectionIsToldAgain) {
@@ -261,10 +261,10 @@ TEST_F(MembershipTest, AnAssignmentThatWasLostWithItsConnectionIsToldAgain) {
   join("b");
   say("a", AgentPhase::kRunning, 0);
   job_->disconnected("id-b");
-  told_.clear();
+  received_.clear();
   join("b");
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->generation, Generation(0));
 }
 
 TEST_F(MembershipTest, AFailureBeforeEveryoneHasStartedWaitsForThoseOnTheWay) {
@@ -273,7 +273,7 @@ TEST_F(MembershipTest, AFailureBeforeEveryoneHasStartedWaitsForThoseOnTheWay) {
   join("b");
   say("a", AgentPhase::kIdle, 0, {killed(0)});
   EXPECT_EQ(job_->generation(), Generation(0)) << "b may be starting its workers just now";
-  ASSERT_TRUE(told<Stop>("b"));
+  ASSERT_TRUE(received<Stop>("b"));
   say("b", AgentPhase::kIdle, 0);
   EXPECT_EQ(job_->generation(), Generation(1));
 }
@@ -289,13 +289,13 @@ TEST_F(MembershipTest, AnElasticJobHoldsALastCallAndEndsItWhenItIsFull) {
   EXPECT_EQ(job_->phase(), JobPhase::kForming);
   pass(seconds(2));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
-  EXPECT_EQ(told<Assignment>("a")->world_size, 2);
+  EXPECT_EQ(received<Assignment>("a")->world_size, 2);
 
   start({1, 2});
-  told_.clear();
+  received_.clear();
   join("a");
   join("b");
-  EXPECT_TRUE(told<Assignment>("a")) << "full: nobody else could come";
+  EXPECT_TRUE(received<Assignment>("a")) << "full: nobody else could come";
 }
 
 TEST_F(MembershipTest, ANewcomerMakesARoomyJobFormAgainWithoutUsingBudget) {
@@ -305,11 +305,11 @@ TEST_F(MembershipTest, ANewcomerMakesARoomyJobFormAgainWithoutUsingBudget) {
   pass(seconds(31));
   say("a", AgentPhase::kRunning, 0);
   join("b");
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 0);
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->world_size, 2);
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 0);
 }
 
 TEST_F(MembershipTest, ASurplusNodeIsASpareAndTakesTheNextHole) {
@@ -317,16 +317,16 @@ TEST_F(MembershipTest, ASurplusNodeIsASpareAndTakesTheNextHole) {
   join("a");
   join("b");
   join("c");
-  ASSERT_TRUE(told<Wait>("c"));
-  EXPECT_THAT(told<Wait>("c")->reason, HasSubstr("spare"));
+  ASSERT_TRUE(received<Wait>("c"));
+  EXPECT_THAT(received<Wait>("c")->reason, HasSubstr("spare"));
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
   beating_ = {"b", "c"};
   pass(seconds(6));
   say("b", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("c"));
-  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(0));
-  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1));
+  ASSERT_TRUE(received<Assignment>("c"));
+  EXPECT_EQ(received<Assignment>("c")->node_rank, NodeRank(0));
+  EXPECT_EQ(received<Assignment>("b")->node_rank, NodeRank(1));
 }
 
 TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
@@ -338,13 +338,13 @@ TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
   AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(0)};
   leaving.leaving = SIGTERM;
   take(job_->status("id-b", leaving, now_));
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   // The workers of a end because b leaves. This is not a failure.
   say("a", AgentPhase::kIdle, 0, {killed(0)});
   take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 143);
-  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 0);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 143);
+  EXPECT_EQ(received<End>("a")->verdict.restarts_used, 0);
 }
 
 TEST_F(MembershipTest, ASignalToOneNodeLetsAnElasticJobGoOnWithoutIt) {
@@ -359,8 +359,8 @@ TEST_F(MembershipTest, ASignalToOneNodeLetsAnElasticJobGoOnWithoutIt) {
   say("a", AgentPhase::kIdle, 0);
   EXPECT_EQ(job_->generation(), Generation(0)) << "b still ends its workers";
   take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->world_size, 1);
 }
 
 // job_table_fuzz found this. Agents refused the message with the long text. A restarted service
@@ -371,12 +371,12 @@ TEST_F(MembershipTest, ALongFarewellIsShortenedBeforeItIsToldToOthersOrKept) {
   join("b");
   say("a", AgentPhase::kRunning, 0);
   take(job_->left("id-b", Leave{.reason = std::string(kMaxTextBytes, 'x')}, now_));
-  ASSERT_TRUE(told<Stop>("a"));
-  EXPECT_LE(told<Stop>("a")->reason.size(), kMaxTextBytes);
+  ASSERT_TRUE(received<Stop>("a"));
+  EXPECT_LE(received<Stop>("a")->reason.size(), kMaxTextBytes);
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_LE(told<End>("a")->verdict.headline.size(), kMaxTextBytes);
-  EXPECT_THAT(told<End>("a")->verdict.headline, testing::HasSubstr("was lost: xxx"));
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_LE(received<End>("a")->verdict.headline.size(), kMaxTextBytes);
+  EXPECT_THAT(received<End>("a")->verdict.headline, testing::HasSubstr("was lost: xxx"));
 }
 
 TEST_F(MembershipTest, AnAgentThatEndedItsWorkersByItselfFailsTheGeneration) {
@@ -386,7 +386,7 @@ TEST_F(MembershipTest, AnAgentThatEndedItsWorkersByItselfFailsTheGeneration) {
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
 }
 
 TEST_F(MembershipTest, AFinishedNodeRunsAgainWhenAnotherFails) {
@@ -396,9 +396,9 @@ TEST_F(MembershipTest, AFinishedNodeRunsAgainWhenAnotherFails) {
   say("a", AgentPhase::kFinished, 0);
   say("b", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kIdle, 0, {killed(1)});
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(1));
 }
 
 // --- an agent's status may have any value that the codec accepts ---
@@ -412,7 +412,7 @@ TEST_F(MembershipTest, AGenerationThatNoServiceHasBegunIsNotBelieved) {
   take(job_->status("id-a", {.phase = AgentPhase::kIdle, .generation = Generation(kMaxGeneration)},
                     now_));
   say("a", AgentPhase::kIdle, 0, {killed(0)});
-  ASSERT_TRUE(told<End>("a"));
+  ASSERT_TRUE(received<End>("a"));
   EXPECT_EQ(job_->generation(), Generation(0));
 }
 
@@ -472,19 +472,19 @@ TEST_F(MembershipTest, AfterQuickFailuresTheNextGenerationIsFormedWhenThePauseIs
   join("a");
   join("b");
   fail({"a", "b"}, "a", std::chrono::seconds(1));
-  ASSERT_TRUE(told<Assignment>("a")) << "the first one is restarted at once";
+  ASSERT_TRUE(received<Assignment>("a")) << "the first one is restarted at once";
   EXPECT_EQ(job_->generation(), Generation(1));
   fail({"a", "b"}, "b", std::chrono::seconds(1));
-  ASSERT_TRUE(told<Wait>("a"));
+  ASSERT_TRUE(received<Wait>("a"));
   EXPECT_EQ(
-      told<Wait>("a")->reason,
+      received<Wait>("a")->reason,
       "the workers fail within seconds of each start: the next one comes after a pause of 500 ms");
   EXPECT_EQ(job_->deadline(), now_ + RestartBudget::kFirstPause);
   pass(RestartBudget::kFirstPause - std::chrono::milliseconds(1));
   EXPECT_EQ(job_->generation(), Generation(1));
   pass(std::chrono::milliseconds(1));
   EXPECT_EQ(job_->generation(), Generation(2));
-  ASSERT_TRUE(told<Assignment>("b"));
+  ASSERT_TRUE(received<Assignment>("b"));
   EXPECT_EQ(job_->restarts_used(), 2);
 }
 
@@ -496,11 +496,11 @@ TEST_F(MembershipTest, ANodeThatComesInAPauseWaitsForItsEnd) {
   fail({"a"}, "a", std::chrono::seconds(1));
   fail({"a"}, "a", std::chrono::seconds(1));
   join("b");
-  ASSERT_TRUE(told<Wait>("b"));
-  EXPECT_THAT(told<Wait>("b")->reason, testing::HasSubstr("after a pause of 500 ms"));
+  ASSERT_TRUE(received<Wait>("b"));
+  EXPECT_THAT(received<Wait>("b")->reason, testing::HasSubstr("after a pause of 500 ms"));
   pass(RestartBudget::kFirstPause);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->world_size, 2);
 }
 
 TEST_F(MembershipTest, RestartsOutsideTheWindowAreFreeAlsoInAnotherLifeOfTheService) {
@@ -512,7 +512,7 @@ TEST_F(MembershipTest, RestartsOutsideTheWindowAreFreeAlsoInAnotherLifeOfTheServ
   fail({"a"}, "a");
   live(std::chrono::seconds(60));
   fail({"a"}, "a");
-  ASSERT_TRUE(told<Assignment>("a"));
+  ASSERT_TRUE(received<Assignment>("a"));
   EXPECT_EQ(job_->restarts_used(), 2);
   const JobState state = job_->state(now_ + std::chrono::seconds(5));
   EXPECT_EQ(state.restart_ages, std::vector<Duration>{std::chrono::seconds(5)});

@@ -20,7 +20,7 @@ class RecallTest : public MembershipTest {
   void restart_service(NodeRange nodes, int max_restarts) {
     start(nodes, max_restarts);
     job_->expect_past(now_ + seconds(5));
-    told_.clear();
+    received_.clear();
   }
   void come_back(const std::string& host, int node_rank, AgentPhase phase, int generation,
                  std::vector<WorkerEnd> ends = {}) {
@@ -55,17 +55,17 @@ TEST_F(RecallTest, NoMoreBudgetIsUsedThanThereIsWhateverAnAgentSays) {
 TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
   restart_service({2, 2}, 3);
   come_back("a", 0, AgentPhase::kRunning, 7);
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   join("spare");
-  EXPECT_TRUE(told<Wait>("spare")) << "nothing is formed while b may still run its workers";
+  EXPECT_TRUE(received<Wait>("spare")) << "nothing is formed while b may still run its workers";
   come_back("b", 1, AgentPhase::kFinished, 7);
-  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+  EXPECT_FALSE(received<Stop>("a") || received<Stop>("b"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(7));
   say("a", AgentPhase::kFinished, 7);
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_TRUE(told<End>("a")->verdict.success);
-  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 2);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_TRUE(received<End>("a")->verdict.success);
+  EXPECT_EQ(received<End>("a")->verdict.restarts_used, 2);
 }
 
 // A spare replaced node a. The spare may still run the generation after that of a.
@@ -74,13 +74,13 @@ TEST_F(RecallTest, ANodeThatWasReplacedDoesNotBeginAgainWhatAnotherMayStillRun) 
   Hello replaced = hello_again("a", AgentPhase::kIdle, 8);  // told of generation 8 while it waited
   replaced.assignment = Assignment{.generation = Generation(7), .node_count = 1, .world_size = 1};
   take(job_->joined(replaced, false, now_));
-  EXPECT_TRUE(told<Wait>("a"));
+  EXPECT_TRUE(received<Wait>("a"));
   come_back_alone("b", AgentPhase::kRunning, 8);
-  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_FALSE(received<Stop>("b"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(8));
-  ASSERT_TRUE(told<Wait>("a"));
-  EXPECT_EQ(told<Wait>("a")->generation, Generation(8));
+  ASSERT_TRUE(received<Wait>("a"));
+  EXPECT_EQ(received<Wait>("a")->generation, Generation(8));
 }
 
 TEST_F(RecallTest, TheBudgetThatWasUsedStaysUsed) {
@@ -91,23 +91,23 @@ TEST_F(RecallTest, TheBudgetThatWasUsedStaysUsed) {
     say("a", AgentPhase::kIdle, generation, {killed(0)});
     say("b", AgentPhase::kIdle, generation);
     if (generation == 8) break;
-    ASSERT_TRUE(told<Assignment>("a"));
-    EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
-    EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+    ASSERT_TRUE(received<Assignment>("a"));
+    EXPECT_EQ(received<Assignment>("a")->generation, Generation(8));
+    EXPECT_EQ(received<Assignment>("a")->restart_count, 3);
   }
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 3);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.restarts_used, 3);
 }
 
 TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
   restart_service({2, 2}, 3);
   come_back("a", 0, AgentPhase::kRunning, 7);
   come_back("b", 1, AgentPhase::kIdle, 7, {killed(1)});
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   say("a", AgentPhase::kIdle, 7);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 3);
 }
 
 // The agent of b was ending its other workers when it came back. It reported the failure after
@@ -117,9 +117,9 @@ TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
   come_back("a", 0, AgentPhase::kIdle, 7);
   come_back("b", 1, AgentPhase::kStopping, 7);
   say("b", AgentPhase::kIdle, 7, {killed(1)});
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 3);
 }
 
 // An agent reports a hang once. This agent reported it while there was no service.
@@ -131,11 +131,11 @@ TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
   back.status.snapshots = {
       {.rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"}};
   take(job_->joined(back, false, now_));
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   come_back("b", 1, AgentPhase::kRunning, 7);
   for (const char* host : {"a", "b"}) {
-    ASSERT_TRUE(told<Stop>(host)) << host;
-    EXPECT_TRUE(told<Stop>(host)->look) << host;
+    ASSERT_TRUE(received<Stop>(host)) << host;
+    EXPECT_TRUE(received<Stop>(host)->look) << host;
   }
 }
 
@@ -144,11 +144,11 @@ TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
   WorkerEnd victim = killed(0);
   victim.after_stop = true;
   come_back("a", 0, AgentPhase::kIdle, 7, {victim});
-  EXPECT_FALSE(told<Assignment>("a"));
+  EXPECT_FALSE(received<Assignment>("a"));
   come_back("b", 1, AgentPhase::kIdle, 7);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->generation, Generation(8));
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->generation, Generation(8));
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 2);
 }
 
 // The agent of a lost patience first. Then rank 1 on b lost its peer. It exited before the agent
@@ -163,9 +163,9 @@ TEST_F(RecallTest, AWorkerThatNoticedWhatTheOutageDidToOthersIsNotBlamed) {
     if (victim_comes_first) come_back("b", 1, AgentPhase::kIdle, 7, {victim});
     come_back("a", 0, AgentPhase::kIdle, 7, {stopped});
     if (!victim_comes_first) come_back("b", 1, AgentPhase::kIdle, 7, {victim});
-    ASSERT_TRUE(told<Assignment>("b"));
-    EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
-    EXPECT_EQ(told<Assignment>("b")->reason, "the rendezvous service was restarted");
+    ASSERT_TRUE(received<Assignment>("b"));
+    EXPECT_EQ(received<Assignment>("b")->restart_count, 2);
+    EXPECT_EQ(received<Assignment>("b")->reason, "the rendezvous service was restarted");
   }
 }
 
@@ -179,9 +179,9 @@ TEST_F(RecallTest, AWorkersOwnFailureDuringTheOutageUsesBudget) {
     restart_service({2, 2}, 3);
     come_back("a", 0, AgentPhase::kIdle, 7, {stopped});
     come_back("b", 1, AgentPhase::kIdle, 7, {own});
-    ASSERT_TRUE(told<Assignment>("b"));
-    EXPECT_EQ(told<Assignment>("b")->restart_count, 3);
-    EXPECT_THAT(told<Assignment>("b")->reason, HasSubstr("rank 1"));
+    ASSERT_TRUE(received<Assignment>("b"));
+    EXPECT_EQ(received<Assignment>("b")->restart_count, 3);
+    EXPECT_THAT(received<Assignment>("b")->reason, HasSubstr("rank 1"));
   }
 }
 
@@ -200,13 +200,13 @@ TEST_F(RecallTest, AGenerationThatWasTakenOverIsNotJudgedAsRecalled) {
   come_back("b", 1, AgentPhase::kRunning, 7);
   ASSERT_EQ(job_->phase(), JobPhase::kRunning);
   join("d");
-  ASSERT_TRUE(told<Stop>("a"));
-  EXPECT_EQ(told<Stop>("a")->reason, "a node joined");
+  ASSERT_TRUE(received<Stop>("a"));
+  EXPECT_EQ(received<Stop>("a")->reason, "a node joined");
   // The worker exited before its agent received the stop.
   say("a", AgentPhase::kIdle, 7, {{.kind = EndKind::kExited, .code = 1}});
   say("b", AgentPhase::kIdle, 7);
-  ASSERT_TRUE(told<Assignment>("d"));
-  EXPECT_EQ(told<Assignment>("d")->restart_count, 2);
+  ASSERT_TRUE(received<Assignment>("d"));
+  EXPECT_EQ(received<Assignment>("d")->restart_count, 2);
 }
 
 TEST_F(RecallTest, NothingIsFormedBeforeTheLeaseOfAMissingNodeIsOver) {
@@ -214,10 +214,10 @@ TEST_F(RecallTest, NothingIsFormedBeforeTheLeaseOfAMissingNodeIsOver) {
   beating_ = {"a"};
   come_back("a", 0, AgentPhase::kIdle, 7);
   pass(milliseconds(4900));
-  EXPECT_FALSE(told<Assignment>("a")) << "b may still run workers of generation 7";
+  EXPECT_FALSE(received<Assignment>("a")) << "b may still run workers of generation 7";
   pass(milliseconds(200));
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->world_size, 1);
 }
 
 TEST_F(RecallTest, ANodeThatDoesNotComeBackToARunningGenerationIsLost) {
@@ -225,13 +225,13 @@ TEST_F(RecallTest, ANodeThatDoesNotComeBackToARunningGenerationIsLost) {
   beating_ = {"a"};
   come_back("a", 0, AgentPhase::kRunning, 7);
   pass(milliseconds(4900));
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   pass(milliseconds(200));
-  ASSERT_TRUE(told<Stop>("a"));
+  ASSERT_TRUE(received<Stop>("a"));
   say("a", AgentPhase::kIdle, 7);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
-  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1"));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 3);
+  EXPECT_THAT(received<Assignment>("a")->reason, HasSubstr("node 1"));
 }
 
 TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
@@ -241,8 +241,8 @@ TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
   come_back("b", 1, AgentPhase::kRunning, 7);
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   say("c", AgentPhase::kRunning, 6);
-  EXPECT_TRUE(told<Stop>("c"));
-  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+  EXPECT_TRUE(received<Stop>("c"));
+  EXPECT_FALSE(received<Stop>("a") || received<Stop>("b"));
 }
 
 TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
@@ -250,8 +250,8 @@ TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
   come_back("a", 0, AgentPhase::kRunning, 7);
   take(job_->left("id-a", Leave{SIGTERM, ""}, now_));
   come_back("b", 1, AgentPhase::kRunning, 7);
-  ASSERT_TRUE(told<End>("b"));
-  EXPECT_EQ(told<End>("b")->verdict.exit_code, 143);
+  ASSERT_TRUE(received<End>("b"));
+  EXPECT_EQ(received<End>("b")->verdict.exit_code, 143);
 }
 
 // --- the service was killed and kept its state ---
@@ -263,7 +263,7 @@ class RestoredTest : public MembershipTest {
     const JobState kept = job_->state(now_);
     now_ += seconds(2);
     job_.emplace(kept, seconds(5), now_, earlier_run_lasts);
-    told_.clear();
+    received_.clear();
     log_.clear();
   }
   void come_back(const std::string& host, AgentPhase phase, int generation,
@@ -297,12 +297,12 @@ TEST_F(RestoredTest, AHangIsJudgedByWhatAllNodesHaveSeen) {
   take(job_->status("id-a", with("a", AgentPhase::kRunning, waits).status, now_));
   restart_service();
   take(job_->joined(with("b", AgentPhase::kRunning, absent), false, now_));
-  ASSERT_TRUE(told<Stop>("b"));
-  EXPECT_TRUE(told<Stop>("b")->look);
+  ASSERT_TRUE(received<Stop>("b"));
+  EXPECT_TRUE(received<Stop>("b")->look);
   take(job_->joined(with("a", AgentPhase::kIdle, waits), false, now_));
   take(job_->status("id-b", with("b", AgentPhase::kIdle, absent).status, now_));
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.ends.front().rank, Rank(1));
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.ends.front().rank, Rank(1));
 }
 
 TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
@@ -310,17 +310,17 @@ TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   restart_service();
   come_back("a", AgentPhase::kRunning, 1);
   join("newcomer");
-  EXPECT_TRUE(told<Wait>("newcomer"));
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_TRUE(received<Wait>("newcomer"));
+  EXPECT_FALSE(received<Stop>("a"));
   come_back("b", AgentPhase::kRunning, 1);
-  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_FALSE(received<Stop>("b"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(1));
   EXPECT_THAT(log_, Not(HasSubstr("lost")));
   say("b", AgentPhase::kIdle, 1, {killed(1)});
   say("a", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 2);
 }
 
 // The earlier run may still answer a node, so its workers may live for longer than a lease.
@@ -330,9 +330,9 @@ TEST_F(RestoredTest, ANodeIsNotLostWhileTheEarlierRunMayAnswerIt) {
   come_back("a", AgentPhase::kRunning, 1);
   beating_ = {"a"};
   pass(milliseconds(6900));
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   pass(milliseconds(200));
-  EXPECT_TRUE(told<Stop>("a"));
+  EXPECT_TRUE(received<Stop>("a"));
 }
 
 // The service was killed when the assignment was durable and only one node had received it. The
@@ -344,9 +344,9 @@ TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
   restart_service();
   come_back("a", AgentPhase::kRunning, 0);
   come_back("b", AgentPhase::kIdle, -1);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
-  EXPECT_FALSE(told<Stop>("a"));
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->generation, Generation(0));
+  EXPECT_FALSE(received<Stop>("a"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
 }
 
@@ -354,19 +354,19 @@ TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
 TEST_F(RestoredTest, AFailureThatWasKnownUsesBudgetAndKeepsItsStory) {
   run_second_generation({1, 2}, 3);
   say("a", AgentPhase::kStopping, 1, {killed(0)});
-  ASSERT_TRUE(told<Stop>("b"));
+  ASSERT_TRUE(received<Stop>("b"));
   restart_service();
   beating_ = {"b"};
   WorkerEnd victim = killed(1, seconds(60));
   come_back("b", AgentPhase::kRunning, 1, {victim});
-  ASSERT_TRUE(told<Stop>("b"));
+  ASSERT_TRUE(received<Stop>("b"));
   say("b", AgentPhase::kIdle, 1);
-  EXPECT_FALSE(told<Assignment>("b")) << "a may still have workers";
+  EXPECT_FALSE(received<Assignment>("b")) << "a may still have workers";
   pass(seconds(6));
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
-  EXPECT_THAT(told<Assignment>("b")->reason, HasSubstr("rank 0"));
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->generation, Generation(2));
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 2);
+  EXPECT_THAT(received<Assignment>("b")->reason, HasSubstr("rank 0"));
 }
 
 TEST_F(RestoredTest, ABudgetThatWasUsedUpStaysUsedUp) {
@@ -375,9 +375,9 @@ TEST_F(RestoredTest, ABudgetThatWasUsedUpStaysUsedUp) {
   restart_service();
   come_back("a", AgentPhase::kIdle, 1, {killed(0)});
   come_back("b", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + SIGKILL);
-  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 1);
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(received<End>("a")->verdict.restarts_used, 1);
 }
 
 TEST_F(RestoredTest, ARestartThatWaitsForANodeIsCountedOnce) {
@@ -385,15 +385,15 @@ TEST_F(RestoredTest, ARestartThatWaitsForANodeIsCountedOnce) {
   beating_ = {"a"};
   pass(milliseconds(5100));  // b is lost
   say("a", AgentPhase::kIdle, 1);
-  EXPECT_TRUE(told<Wait>("a")) << "the second restart has been counted, and needs another node";
+  EXPECT_TRUE(received<Wait>("a")) << "the second restart has been counted, and needs another node";
   restart_service();
   come_back("a", AgentPhase::kIdle, 1);
   pass(milliseconds(5100));
-  EXPECT_FALSE(told<End>("a"));
+  EXPECT_FALSE(received<End>("a"));
   join("c");
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
-  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b)"));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 2);
+  EXPECT_THAT(received<Assignment>("a")->reason, HasSubstr("node 1 (b)"));
 }
 
 TEST_F(RestoredTest, AnOutageThatTheAgentsDidNotSitOutUsesNoBudget) {
@@ -402,12 +402,12 @@ TEST_F(RestoredTest, AnOutageThatTheAgentsDidNotSitOutUsesNoBudget) {
   WorkerEnd victim = killed(0);
   victim.after_stop = true;
   come_back("a", AgentPhase::kIdle, 1, {victim});
-  EXPECT_FALSE(told<Assignment>("a"));
+  EXPECT_FALSE(received<Assignment>("a"));
   come_back("b", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
-  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1)) << "every node keeps its place";
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->generation, Generation(2));
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 1);
+  EXPECT_EQ(received<Assignment>("b")->node_rank, NodeRank(1)) << "every node keeps its place";
 }
 
 TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
@@ -416,13 +416,13 @@ TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
   beating_ = {"a"};
   come_back("a", AgentPhase::kRunning, 1);
   pass(milliseconds(4900));
-  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_FALSE(received<Stop>("a"));
   pass(milliseconds(200));
-  ASSERT_TRUE(told<Stop>("a"));
-  EXPECT_THAT(told<Stop>("a")->reason, HasSubstr("node 1 (b)"));
+  ASSERT_TRUE(received<Stop>("a"));
+  EXPECT_THAT(received<Stop>("a")->reason, HasSubstr("node 1 (b)"));
   say("a", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 2);
 }
 
 // This happens when the power fails in the whole room. Other agents continue the job.
@@ -432,12 +432,12 @@ TEST_F(RestoredTest, AGenerationOfWhichNobodyComesBackUsesNoBudget) {
   beating_ = {"c", "d"};
   join("c");
   join("d");
-  EXPECT_FALSE(told<Assignment>("c"));
+  EXPECT_FALSE(received<Assignment>("c"));
   pass(milliseconds(5100));
-  ASSERT_TRUE(told<Assignment>("c"));
-  EXPECT_EQ(told<Assignment>("c")->generation, Generation(2));
-  EXPECT_EQ(told<Assignment>("c")->restart_count, 1);
-  EXPECT_EQ(told<Assignment>("c")->reason, "the rendezvous service was restarted");
+  ASSERT_TRUE(received<Assignment>("c"));
+  EXPECT_EQ(received<Assignment>("c")->generation, Generation(2));
+  EXPECT_EQ(received<Assignment>("c")->restart_count, 1);
+  EXPECT_EQ(received<Assignment>("c")->reason, "the rendezvous service was restarted");
 }
 
 TEST_F(RestoredTest, AJobThatWasToldToEndEndsWhenNothingOfItIsLeft) {
@@ -447,12 +447,12 @@ TEST_F(RestoredTest, AJobThatWasToldToEndEndsWhenNothingOfItIsLeft) {
   take(job_->status("id-a", leaving, now_));
   restart_service();
   come_back("b", AgentPhase::kRunning, 1);
-  EXPECT_TRUE(told<Stop>("b"));
+  EXPECT_TRUE(received<Stop>("b"));
   say("b", AgentPhase::kIdle, 1);
-  EXPECT_FALSE(told<End>("b")) << "a may still have workers";
+  EXPECT_FALSE(received<End>("b")) << "a may still have workers";
   come_back("a", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<End>("b"));
-  EXPECT_EQ(told<End>("b")->verdict.exit_code, 128 + SIGTERM);
+  ASSERT_TRUE(received<End>("b"));
+  EXPECT_EQ(received<End>("b")->verdict.exit_code, 128 + SIGTERM);
 }
 
 TEST_F(RestoredTest, AVerdictIsToldToWhoComesLate) {
@@ -462,8 +462,8 @@ TEST_F(RestoredTest, AVerdictIsToldToWhoComesLate) {
   restart_service();
   EXPECT_EQ(job_->deadline(), std::nullopt);
   come_back("b", AgentPhase::kFinished, 1);
-  ASSERT_TRUE(told<End>("b"));
-  EXPECT_TRUE(told<End>("b")->verdict.success);
+  ASSERT_TRUE(received<End>("b"));
+  EXPECT_TRUE(received<End>("b")->verdict.success);
 }
 
 // The service does not know which other nodes were admitted before the first generation.
@@ -474,12 +474,12 @@ TEST_F(RestoredTest, AJobThatNeverRanWaitsForThoseOnTheirWayBack) {
   beating_ = {"a", "c"};
   come_back("a", AgentPhase::kIdle, -1);
   come_back("c", AgentPhase::kIdle, -1);
-  EXPECT_FALSE(told<Assignment>("a"));
+  EXPECT_FALSE(received<Assignment>("a"));
   pass(milliseconds(4900));
-  EXPECT_FALSE(told<Assignment>("a"));
+  EXPECT_FALSE(received<Assignment>("a"));
   pass(seconds(31));  // and a last call
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->generation, Generation(0));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->generation, Generation(0));
 }
 
 TEST_F(RestoredTest, AJobThatNeverRanBeginsWhenItIsFull) {
@@ -487,9 +487,9 @@ TEST_F(RestoredTest, AJobThatNeverRanBeginsWhenItIsFull) {
   join("a");
   restart_service();
   join("b");
-  EXPECT_FALSE(told<Assignment>("b"));
+  EXPECT_FALSE(received<Assignment>("b"));
   come_back("a", AgentPhase::kIdle, -1);
-  EXPECT_TRUE(told<Assignment>("a"));
+  EXPECT_TRUE(received<Assignment>("a"));
 }
 
 TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
@@ -501,7 +501,7 @@ TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
   come_back("a", AgentPhase::kRunning, 1);
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(1));
-  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+  EXPECT_FALSE(received<Stop>("a") || received<Stop>("b"));
 }
 
 TEST_F(RestoredTest, KilledAgainBeforeAFailureIsJudgedItCountsTheFailureOnce) {
@@ -509,16 +509,16 @@ TEST_F(RestoredTest, KilledAgainBeforeAFailureIsJudgedItCountsTheFailureOnce) {
   for (int run = 0; run < 2; ++run) {
     restart_service();
     come_back("a", AgentPhase::kIdle, 1, {killed(0)});
-    EXPECT_FALSE(told<Assignment>("a")) << "b may have failed first";
+    EXPECT_FALSE(received<Assignment>("a")) << "b may have failed first";
   }
   come_back("b", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 2);
   restart_service();
   come_back("a", AgentPhase::kIdle, 1, {killed(0)});
   come_back("b", AgentPhase::kIdle, 1);
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->restart_count, 2) << "it was counted already";
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->restart_count, 2) << "it was counted already";
 }
 
 }  // namespace

@@ -40,17 +40,17 @@ TEST_F(MembershipRequestTest, ARestartIsANewGenerationAndUsesNoBudget) {
   two_run();
   const Answer answer = ask(request(What::kRestart));
   EXPECT_TRUE(answer.done) << answer.text;
-  ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
-  EXPECT_EQ(told<Stop>("node0")->reason, "restart asked for by ada on node0");
-  EXPECT_FALSE(told<Stop>("node0")->at_once);
+  ASSERT_TRUE(received<Stop>("node0") && received<Stop>("node1"));
+  EXPECT_EQ(received<Stop>("node0")->reason, "restart asked for by ada on node0");
+  EXPECT_FALSE(received<Stop>("node0")->at_once);
   // Worker ends after a requested stop are victims.
   WorkerEnd end = killed(0);
   end.after_stop = true;
   say("node0", AgentPhase::kIdle, 0, {end});
   say("node1", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("node0"));
-  EXPECT_EQ(told<Assignment>("node0")->generation, Generation(1));
-  EXPECT_EQ(told<Assignment>("node0")->restart_count, 0);
+  ASSERT_TRUE(received<Assignment>("node0"));
+  EXPECT_EQ(received<Assignment>("node0")->generation, Generation(1));
+  EXPECT_EQ(received<Assignment>("node0")->restart_count, 0);
   EXPECT_EQ(job_->restarts_used(), 0);
   EXPECT_THAT(job_->failed_generations(), IsEmpty());
 }
@@ -73,13 +73,14 @@ TEST_F(MembershipRequestTest, AStopEndsAnElasticJobOnAllNodes) {
   say("node0", AgentPhase::kRunning, 0);
   say("node1", AgentPhase::kRunning, 0);
   EXPECT_TRUE(ask(request(What::kStop)).done);
-  ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
+  ASSERT_TRUE(received<Stop>("node0") && received<Stop>("node1"));
   say("node0", AgentPhase::kIdle, 0);
-  EXPECT_FALSE(told<End>("node0")) << "node1 still ends its workers";
+  EXPECT_FALSE(received<End>("node0")) << "node1 still ends its workers";
   say("node1", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<End>("node0") && told<End>("node1"));
-  EXPECT_EQ(told<End>("node0")->verdict.exit_code, exit_code_of_signal(SIGTERM));
-  EXPECT_EQ(told<End>("node0")->verdict.headline, "the job was stopped: ada on node0 asked for it");
+  ASSERT_TRUE(received<End>("node0") && received<End>("node1"));
+  EXPECT_EQ(received<End>("node0")->verdict.exit_code, exit_code_of_signal(SIGTERM));
+  EXPECT_EQ(received<End>("node0")->verdict.headline,
+            "the job was stopped: ada on node0 asked for it");
   const Answer late = ask(request(What::kStop));
   EXPECT_FALSE(late.done);
   EXPECT_THAT(late.text, HasSubstr("has ended"));
@@ -88,20 +89,20 @@ TEST_F(MembershipRequestTest, AStopEndsAnElasticJobOnAllNodes) {
 TEST_F(MembershipRequestTest, ASecondStopMayTakeTheGraceAway) {
   two_run();
   ask(request(What::kStop));
-  told_.clear();
+  received_.clear();
   UserRequest now = request(What::kStop);
   now.at_once = true;
   EXPECT_TRUE(ask(now).done);
-  ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
-  EXPECT_TRUE(told<Stop>("node0")->at_once);
+  ASSERT_TRUE(received<Stop>("node0") && received<Stop>("node1"));
+  EXPECT_TRUE(received<Stop>("node0")->at_once);
 }
 
 TEST_F(MembershipRequestTest, AStopWhileNodesAreAwaitedEndsTheJobAtOnce) {
   start({2, 2});
   join("node0");
   EXPECT_TRUE(ask(request(What::kStop)).done);
-  ASSERT_TRUE(told<End>("node0"));
-  EXPECT_EQ(told<End>("node0")->verdict.exit_code, exit_code_of_signal(SIGTERM));
+  ASSERT_TRUE(received<End>("node0"));
+  EXPECT_EQ(received<End>("node0")->verdict.exit_code, exit_code_of_signal(SIGTERM));
 }
 
 TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {

@@ -43,7 +43,7 @@ class MembershipSilence : public testing_support::MembershipFixture {
 
   // Returns the reason for which generation 1 was begun.
   std::string reason() {
-    const Assignment* next = told<Assignment>("node0");
+    const Assignment* next = received<Assignment>("node0");
     return next && next->generation == Generation(1) ? next->reason : "generation 1 was not formed";
   }
 };
@@ -158,7 +158,7 @@ TEST_F(MembershipSilence, AServiceThatDoesNotRunAgainAndAgainUsesRestarts) {
       take(job_->joined(hello_again(host, AgentPhase::kIdle, generation), false, now_));
     }
     say("node0", AgentPhase::kIdle, generation);
-    const Assignment* next = told<Assignment>("node0");
+    const Assignment* next = received<Assignment>("node0");
     if (!next || next->generation != Generation(++generation)) return std::string();
     for (const char* host : {"node0", "node1", "node2"}) {
       say(host, AgentPhase::kRunning, generation);
@@ -212,7 +212,7 @@ TEST_F(MembershipSilence, AHostIsNotHereAndMissingAtOnce) {
   take(job_->tick(now_));
   job_->disconnected("id-node1");
   say("node0", AgentPhase::kIdle, 0);
-  for (const auto& [id, directive] : told_) {
+  for (const auto& [id, directive] : received_) {
     if (const Wait* wait = std::get_if<Wait>(&directive)) {
       EXPECT_THAT(wait->reason, Not(HasSubstr("missing: node2"))) << id;
     }

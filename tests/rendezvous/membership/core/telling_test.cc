@@ -27,11 +27,12 @@ TEST_F(PeersTest, TheStoresHostAloneIsToldTheAddressesOfAllInTheGeneration) {
   join_from("node0", "10.0.0.1", {"10.1.0.1"});
   join_from("node1", "10.0.0.2", {"10.1.0.2", "fd00::2"});
   join_from("node2", "10.0.0.3");
-  ASSERT_TRUE(told<Assignment>("node0") && told<Assignment>("node1") && told<Wait>("node2"));
+  ASSERT_TRUE(received<Assignment>("node0") && received<Assignment>("node1") &&
+              received<Wait>("node2"));
   EXPECT_THAT(
-      told<Assignment>("node0")->peers,
+      received<Assignment>("node0")->peers,
       testing::UnorderedElementsAre("10.0.0.1", "10.1.0.1", "10.0.0.2", "10.1.0.2", "fd00::2"));
-  EXPECT_THAT(told<Assignment>("node1")->peers, testing::IsEmpty());
+  EXPECT_THAT(received<Assignment>("node1")->peers, testing::IsEmpty());
 }
 
 TEST_F(PeersTest, AreSaidAgainToAHostThatComesBackAndAreNoPartOfTheState) {
@@ -43,10 +44,10 @@ TEST_F(PeersTest, AreSaidAgainToAHostThatComesBackAndAreNoPartOfTheState) {
     EXPECT_THAT(place.assignment.peers, testing::IsEmpty());
   }
   job_->disconnected("id-node0");
-  told_.clear();
+  received_.clear();
   join_from("node0", "10.0.0.1", {"10.1.0.1"});
-  ASSERT_TRUE(told<Assignment>("node0"));
-  EXPECT_EQ(told<Assignment>("node0")->peers.size(), 3u);
+  ASSERT_TRUE(received<Assignment>("node0"));
+  EXPECT_EQ(received<Assignment>("node0")->peers.size(), 3u);
 }
 
 TEST_F(PeersTest, WhenNotAllFitEachNodeHasItsFirst) {
@@ -57,7 +58,7 @@ TEST_F(PeersTest, WhenNotAllFitEachNodeHasItsFirst) {
     join_from("node" + std::to_string(i), "10.0.0." + std::to_string(i),
               std::vector<std::string>(kMaxAddresses, long_one));
   }
-  const Assignment* host = told<Assignment>("node0");
+  const Assignment* host = received<Assignment>("node0");
   ASSERT_TRUE(host);
   std::size_t bytes = 0;
   for (const std::string& peer : host->peers) bytes += peer.size();
@@ -75,8 +76,8 @@ TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
   host.node.address = "127.0.0.1";  // it reached the service through loopback
   take(job_->joined(host, true, now_));
   join("b");
-  ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->store.host, "10.0.0.9");
+  ASSERT_TRUE(received<Assignment>("b"));
+  EXPECT_EQ(received<Assignment>("b")->store.host, "10.0.0.9");
 }
 
 // --- reports of failures, and reasons to wait ---
@@ -84,16 +85,16 @@ TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
 TEST_F(MembershipTellingTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFailed) {
   start({3, 3}, 9);
   for (const char* host : {"a", "b", "c"}) join(host);
-  EXPECT_FALSE(told<Assignment>("a")->failure);
+  EXPECT_FALSE(received<Assignment>("a")->failure);
   fail({"a", "b", "c"}, "c");
-  ASSERT_TRUE(told<Assignment>("a"));
-  ASSERT_TRUE(told<Assignment>("a")->failure);
-  EXPECT_EQ(told<Assignment>("a")->failure->generation, Generation(0));
-  EXPECT_EQ(told<Assignment>("a")->failure->ends.front().host, "c");
-  EXPECT_EQ(told<Assignment>("c")->failure, told<Assignment>("a")->failure);
-  EXPECT_FALSE(told<Assignment>("b")->failure) << "a thousand nodes need not all hear it";
+  ASSERT_TRUE(received<Assignment>("a"));
+  ASSERT_TRUE(received<Assignment>("a")->failure);
+  EXPECT_EQ(received<Assignment>("a")->failure->generation, Generation(0));
+  EXPECT_EQ(received<Assignment>("a")->failure->ends.front().host, "c");
+  EXPECT_EQ(received<Assignment>("c")->failure, received<Assignment>("a")->failure);
+  EXPECT_FALSE(received<Assignment>("b")->failure) << "a thousand nodes need not all hear it";
   fail({"a", "b", "c"}, "b");
-  EXPECT_EQ(told<Assignment>("b")->failure->ends.front().host, "b");
+  EXPECT_EQ(received<Assignment>("b")->failure->ends.front().host, "b");
 }
 
 TEST_F(MembershipTellingTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere) {
@@ -101,9 +102,9 @@ TEST_F(MembershipTellingTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoW
   beating_ = {"a"};
   join("a");
   pass(seconds(601));
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
-  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("1 of 2 nodes here: a"));
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, 65);
+  EXPECT_THAT(received<End>("a")->verdict.headline, HasSubstr("1 of 2 nodes here: a"));
 }
 
 // --- who runs the commands of --on-end ---
@@ -118,7 +119,7 @@ class EndCommandsTest : public MembershipTellingTest {
   std::vector<std::string> chosen(const std::vector<std::string>& hosts) {
     std::vector<std::string> found;
     for (const std::string& host : hosts) {
-      const End* const end = told<End>(host);
+      const End* const end = received<End>(host);
       if (end && end->runs_end_commands) found.push_back(host);
     }
     return found;
@@ -129,14 +130,14 @@ TEST_F(EndCommandsTest, TheLowestRankThatIsLeftRunsThem) {
   start({1, 3});
   for (const char* host : {"a", "b", "c"}) join(host);
   for (const char* host : {"a", "b", "c"}) say(host, AgentPhase::kRunning, 0);
-  ASSERT_EQ(told<Assignment>("a")->node_rank, NodeRank(0));
+  ASSERT_EQ(received<Assignment>("a")->node_rank, NodeRank(0));
   leave("a");  // the job continues without its rank 0
   for (const char* host : {"b", "c"}) say(host, AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("b") && told<Assignment>("c"));
-  const char* const first = told<Assignment>("b")->node_rank == NodeRank(0) ? "b" : "c";
+  ASSERT_TRUE(received<Assignment>("b") && received<Assignment>("c"));
+  const char* const first = received<Assignment>("b")->node_rank == NodeRank(0) ? "b" : "c";
   for (const char* host : {"b", "c"}) say(host, AgentPhase::kFinished, 1);
   EXPECT_THAT(chosen({"b", "c"}), testing::ElementsAre(first));
-  told_.clear();
+  received_.clear();
   job_->disconnected(std::string("id-") + first);
   join(first);
   EXPECT_THAT(chosen({"b", "c"}), testing::ElementsAre(first)) << "is told it again";
@@ -157,15 +158,15 @@ TEST_F(EndCommandsTest, ANodeThatIsLeftRunsThemWhenTheOthersDoNotComeBack) {
   join("b");
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
-  const std::string lost = told<Assignment>("a")->node_rank == NodeRank(0) ? "a" : "b";
+  const std::string lost = received<Assignment>("a")->node_rank == NodeRank(0) ? "a" : "b";
   const std::string left = lost == "a" ? "b" : "a";
   beating_ = {left};
   pass(seconds(6));
-  ASSERT_TRUE(told<Stop>(left));
+  ASSERT_TRUE(received<Stop>(left));
   say(left, AgentPhase::kIdle, 0);
   pass(seconds(601));
-  ASSERT_TRUE(told<End>(left));
-  EXPECT_EQ(told<End>(left)->verdict.cause, VerdictCause::kTooFewNodes);
+  ASSERT_TRUE(received<End>(left));
+  EXPECT_EQ(received<End>(left)->verdict.cause, VerdictCause::kTooFewNodes);
   EXPECT_THAT(chosen({left}), testing::ElementsAre(left));
 }
 
@@ -175,12 +176,12 @@ TEST_F(EndCommandsTest, ANodeThatLeavesBeforeTheVerdictDoesNot) {
   join("b");
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
-  const std::string leaving = told<Assignment>("a")->node_rank == NodeRank(0) ? "a" : "b";
+  const std::string leaving = received<Assignment>("a")->node_rank == NodeRank(0) ? "a" : "b";
   const std::string other = leaving == "a" ? "b" : "a";
   AgentStatus status{.phase = AgentPhase::kIdle, .generation = Generation(0), .leaving = SIGTERM};
   take(job_->status("id-" + leaving, status, now_));
   say(other, AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<End>(other));
+  ASSERT_TRUE(received<End>(other));
   EXPECT_THAT(chosen({"a", "b"}), testing::ElementsAre(other));
 }
 
@@ -193,11 +194,11 @@ TEST_F(EndCommandsTest, NoOtherNodeDoesIfTheServiceRunsInOne) {
   say("b", AgentPhase::kRunning, 0);
   leave("b");
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<End>("a"));
+  ASSERT_TRUE(received<End>("a"));
   EXPECT_THAT(chosen({"a"}), testing::IsEmpty());
 
   start({2, 2});
-  told_.clear();
+  received_.clear();
   join("a");
   join_with_service("b");
   say("a", AgentPhase::kFinished, 0);

@@ -180,8 +180,8 @@ TEST_F(JobTimesTest, TheVerdictSaysWhereTheTimeWent) {
   say("a", AgentPhase::kRunning, 1);
   live(seconds(51));
   take(job_->status("id-a", steps_of(AgentPhase::kFinished, 1, 91, 140), now_));
-  ASSERT_TRUE(told<End>("a"));
-  const std::optional<JobTimes>& times = told<End>("a")->verdict.times;
+  ASSERT_TRUE(received<End>("a"));
+  const std::optional<JobTimes>& times = received<End>("a")->verdict.times;
   ASSERT_TRUE(times);
   EXPECT_EQ((*times)[kStarting], seconds(2));
   EXPECT_EQ((*times)[kLoading], seconds(8 + 1));
@@ -225,8 +225,8 @@ TEST_F(JobTimesTest, AnOutageOfServiceAndNodesIsNoTraining) {
   say("b", AgentPhase::kRunning, 1);
   live(seconds(100));
   take(job_->status("id-b", status, now_));
-  ASSERT_TRUE(told<End>("b"));
-  const JobTimes& times = *told<End>("b")->verdict.times;
+  ASSERT_TRUE(received<End>("b"));
+  const JobTimes& times = *received<End>("b")->verdict.times;
   EXPECT_EQ(times[kLoading], seconds(100));
   EXPECT_EQ(times[kTraining], seconds(400 + 100));
   EXPECT_EQ(times[kLostWork], seconds(100));
@@ -248,10 +248,10 @@ TEST_F(JobTimesTest, AreRecordedWhileAGenerationRuns) {
 TEST_F(JobTimesTest, OfAGenerationThatIsTakenOverAreNotItsStart) {
   for (const bool has_steps : {false, true}) {
     start({1, 1}, 1);
-    told_.clear();
+    received_.clear();
     join("a");
     Hello again = hello_again("a", AgentPhase::kRunning, 0);
-    again.assignment = *told<Assignment>("a");
+    again.assignment = *received<Assignment>("a");
     if (has_steps) again.status.times = first_step(1, seconds(30));
     start({1, 1}, 1);
     job_->expect_past(now_ + seconds(5));
@@ -271,8 +271,8 @@ TEST_F(JobTimesTest, AStopOnRequestIsNoRecovery) {
   take(job_->request({.what = UserRequest::What::kStop, .by = "me"}, now_));
   live(seconds(5));
   take(job_->status("id-a", steps_of(AgentPhase::kIdle, 0, 1, 8), now_));
-  ASSERT_TRUE(told<End>("a"));
-  const JobTimes& times = *told<End>("a")->verdict.times;
+  ASSERT_TRUE(received<End>("a"));
+  const JobTimes& times = *received<End>("a")->verdict.times;
   EXPECT_EQ(times[kStopped], seconds(5));
   EXPECT_EQ(times[kLoading], seconds(7));
   EXPECT_EQ(times[kTraining], seconds(3));

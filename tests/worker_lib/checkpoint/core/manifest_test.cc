@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "worker_lib/serialization/core/temporary_name.h"
+
 namespace ddprun {
 namespace {
 

@@ -5,13 +5,6 @@
 namespace ddprun {
 namespace {
 
-TEST(WrittenFile, TemporaryNamesEndInTmpAndDifferByWriter) {
-  const std::string one = temporary_name("/checkpoints/step-1.pt", "5f00");
-  EXPECT_TRUE(one.starts_with("/checkpoints/step-1.pt")) << one;
-  EXPECT_TRUE(one.ends_with(kTemporarySuffix)) << one;
-  EXPECT_NE(one, temporary_name("/checkpoints/step-1.pt", "5f01"));
-}
-
 TEST(WrittenFile, EqualOnlyIfNameSizeAndDigestAre) {
   const WrittenFile file{.name = "step-1.pt", .bytes = 3, .sha256 = "aa"};
   EXPECT_EQ(file, (WrittenFile{"step-1.pt", 3, "aa"}));
@@ -34,6 +27,21 @@ TEST(WrittenFile, AChainIsThinnedOutToEverySecondState) {
   thin_out_chain(file, 0);
   EXPECT_EQ(file.chain_bytes, 0u);
   EXPECT_EQ(file.chain, "");
+}
+
+TEST(WrittenFile, AChainIsThinnedOutSeveralTimesUntilItIsShortEnough) {
+  WrittenFile file{.bytes = 1100, .chain_bytes = 100};
+  for (char digit = 'a'; digit <= 'j'; ++digit) file.chain += std::string(kChainDigits, digit);
+  thin_out_chain(file, 3);
+  EXPECT_EQ(file.chain_bytes, 400u);
+  EXPECT_EQ(file.chain, std::string(kChainDigits, 'd') + std::string(kChainDigits, 'h'));
+}
+
+TEST(WrittenFile, WithoutAChainNothingIsThinnedOut) {
+  WrittenFile file{.name = "step-1.pt", .bytes = 700};
+  const WrittenFile before = file;
+  thin_out_chain(file, 0);
+  EXPECT_EQ(file, before);
 }
 
 }  // namespace
