@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,10 +15,9 @@
 #include "base/assert.h"
 #include "base/deadline.h"
 #include "base/exit_codes.h"
-#include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
-#include "base/process_stat.h"
+#include "base/process_handle.h"
 #include "base/process_tree.h"
 #include "base/read_all.h"
 #include "base/result.h"
@@ -103,23 +101,6 @@ void say(const GuardianOptions& options, const std::string& text) {
   if (!poll_until({&fd, 1}, BootClock::now() + kReaderPatience)) return;
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
-
-// ProcessHandle: signals a process without the risk that its pid now belongs to another process.
-class ProcessHandle {
- public:
-  // Refers to no process if the process is no longer a child of `parent`: it has ended, and its
-  // pid may belong to another process.
-  ProcessHandle(pid_t pid, pid_t parent) : fd_(pidfd_of(pid)) {
-    const std::optional<ProcessStat> stat = process_stat(pid);
-    if (!stat || stat->parent != parent) fd_.reset();
-  }
-  void signal(int number) const {
-    if (fd_.valid()) syscall(SYS_pidfd_send_signal, fd_.get(), number, nullptr, 0);
-  }
-
- private:
-  UniqueFd fd_;
-};
 
 // Waits until a descriptor is readable and returns which ones are; -1 never is.
 template <class... Descriptors>

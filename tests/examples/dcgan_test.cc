@@ -50,18 +50,19 @@ TEST(Dcgan, EndsWithTheSameBitsWhenAWorkerWasKilled) {
 }
 
 // The first job ends with the reason and is not restarted.
-TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
+void run_two_jobs_in_one_directory(int ranks) {
+  SCOPED_TRACE(std::to_string(ranks) + " ranks");
   const TemporaryDirectory directory;
-  const auto start = [&](const std::string& epochs) {
+  const auto start = [&] {
     return std::make_unique<ChildProcess>(
-        Arguments{program("ddprun"), "--standalone", "--nproc-per-node=1", "--max-restarts=2",
-                  program("dcgan"), "--checkpoint-every=5", "--checkpoint-dir=" + directory / "run",
-                  "--epochs=" + epochs});
+        Arguments{program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(ranks),
+                  "--max-restarts=2", program("dcgan"), "--checkpoint-every=5",
+                  "--checkpoint-dir=" + directory / "run", "--epochs=100000"});
   };
-  auto first = start("100000");
+  auto first = start();
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory / "run/.claim.json"); }))
       << first->err();
-  auto second = start("100000");
+  auto second = start();
   EXPECT_TRUE(first->wait(seconds(60)).value_or(0) != 0) << first->err();
   EXPECT_THAT(first->err(),
               AllOf(HasSubstr("has taken "), HasSubstr("end one of the two"),
@@ -71,6 +72,10 @@ TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
   EXPECT_TRUE(second->wait(seconds(30)));
   EXPECT_THAT(second->err(), testing::Not(HasSubstr("restart 1 of 2"))) << "it was left alone";
 }
+
+TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) { run_two_jobs_in_one_directory(1); }
+
+TEST(Dcgan, TheSecondOfTwoJobsOfTwoRanksHasItToo) { run_two_jobs_in_one_directory(2); }
 
 }  // namespace
 }  // namespace ddprun

@@ -1053,6 +1053,14 @@ class Owners(frame.Test):
         with self.assertRaisesRegex(checkpoint.DirectoryTakenError, pattern):
             self.manager("three", TORCHELASTIC_RUN_ID="a", DDPRUN_GENERATION="1")
 
+    def test_escape_sequences_of_its_files_do_not_reach_the_terminal(self):
+        first = self.manager("one", TORCHELASTIC_RUN_ID="a", DDPRUN_GENERATION="0")
+        self.manager("two", TORCHELASTIC_RUN_ID="b\x1b[2J\x9b1A\x7f", DDPRUN_GENERATION="0")
+        with self.assertRaises(checkpoint.DirectoryTakenError) as caught:
+            first.save(1, Training().state)
+        self.assertRegex(str(caught.exception), r"^job 'b\?\[2J\?1A\?' has taken ")
+        self.assertTrue(str(caught.exception).isprintable())
+
 
 class Ranks(frame.Test):
     def test_the_store_of_another_launcher_is_not_used(self):

@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import shutil
 import time
 import types
 import unittest
@@ -71,6 +72,36 @@ class Flight(frame.Test):
         self.assertEqual(groups[0], groups[1])
         self.assertEqual(groups[0]["ranks"], [0, 1])
         self.assertEqual(groups[0]["id"], shown["ranks"][1]["calls"][1]["group"])
+
+
+# A script that knows nothing of ddprun. It reports its steps by the page itself: without any, it
+# would not be watched.
+PLAIN = """
+    import mmap, os, struct, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    dist.all_reduce(torch.ones(4))
+    offset, path = os.environ["DDPRUN_WORKER_PAGE"].split("@", 1)
+    page = mmap.mmap(os.open(path, os.O_RDWR), 4096, offset=int(offset))
+    struct.pack_into("<q", page, 16, 1)
+    struct.pack_into("<Q", page, 8, 1)
+    if rank == 1:
+        time.sleep(1000)
+    dist.all_reduce(torch.ones(100))
+"""
+
+
+@unittest.skipUnless(shutil.which("py-spy") or shutil.which("gdb"), "neither py-spy nor gdb")
+class Stacks(frame.Test):
+    """Hangs of scripts whose calls are not recorded: the stacks of a real debugger decide."""
+
+    def test_the_rank_that_is_not_in_gloo_is_blamed(self):
+        said = self.job(["--nproc-per-node=2", "--hang-timeout=2", self.script(PLAIN)]).end(71)
+        # py-spy shows the line of the script, gdb the function in which Python's call waits.
+        self.assertRegex(said, r"first failure: rank 1 \(.*\) hangs: it has not come to "
+                               r"(torch\.distributed\.|c10d::)\S+, where rank 0 has waited ")
+        self.assertRegex(said, r"\n *ddprun: error: +\| .*(sleep|<module>)")
 
 
 class Engine:

@@ -13,18 +13,23 @@
 
 namespace ddprun::testing_support {
 
+// Forms the Context of this rank, whose thread calls it. store: of all ranks.
+inline Context context_of(int rank, int size, const std::shared_ptr<MapStore>& store) {
+  at::set_num_threads(1);
+  return init_with({.device = torch::kCPU,
+                    .timeout = kPatience,
+                    .rank = rank,
+                    .world_size = size,
+                    .store = store},
+                   nullptr);
+}
+
 // Runs body(context) on every rank. A barrier at the end makes each rank wait for the others.
 template <class Body>
 void in_a_world_of(int size, Body body) {
   const auto store = std::make_shared<MapStore>();
   run_ranks(size, [&](int rank) {
-    at::set_num_threads(1);
-    Context context = init_with({.device = torch::kCPU,
-                                 .timeout = kPatience,
-                                 .rank = rank,
-                                 .world_size = size,
-                                 .store = store},
-                                nullptr);
+    Context context = context_of(rank, size, store);
     body(context);
     context.group().barrier();
   });

@@ -29,6 +29,10 @@ _INT64 = 1 << 63
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be saved or restored. The text names the file and the reason."""
 
+    def __init__(self, text: str = "") -> None:
+        # The text may quote the file, and a terminal would carry out its escape sequences.
+        super().__init__("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+
 
 class DamagedError(CheckpointError):
     """A file is damaged, incomplete, or of another format: an older checkpoint may be taken."""

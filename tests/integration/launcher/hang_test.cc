@@ -110,6 +110,31 @@ TEST_F(HangTest, WhoHasNeverReportedAndWhoWaitsForLongWorkDoNotHang) {
   EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(2)) << failures().dump(2);
 }
 
+// The debugger here attaches, and does nothing until it is killed at the deadline, which is 30 s
+// (WorkerInspector::kPatience).
+TEST_F(HangTest, ADebuggerThatHangsDoesNotShowInTheStack) {
+  std::filesystem::permissions(directory_.write("gdb",
+                                                "#!/usr/bin/env python3\n"
+                                                "import ctypes, os, sys, time\n"
+                                                "pid = int(sys.argv[sys.argv.index('-p') + 1])\n"
+                                                "libc = ctypes.CDLL(None, use_errno=True)\n"
+                                                "attach = 16\n"
+                                                "if libc.ptrace(attach, pid, None, None) == 0:\n"
+                                                "  open('attached', 'w').close()\n"
+                                                "time.sleep(1000)\n"),
+                               std::filesystem::perms::owner_all);
+  auto job = start({"--nproc-per-node=2", "--hang-timeout=0.5", "--report-file=report.json",
+                    program("hang_worker"), "0:wait,1:load"},
+                   {{"PATH", directory_.path() + ":" + std::getenv("PATH")}});
+  EXPECT_EQ(job->wait(std::chrono::seconds(55)), 71) << job->err();
+  EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(1)) << failures().dump(2);
+  EXPECT_THAT(failures().dump(), Not(HasSubstr("ptrace"))) << failures().dump(2);
+  if (!std::filesystem::exists(directory_ / "attached")) GTEST_SKIP() << "it may not be traced";
+  if (!read_file("/proc/self/stack").empty()) {  // of the kernel, for whom may see it
+    EXPECT_THAT(failures()[0]["first"][0]["frames"].dump(), HasSubstr("pause"));
+  }
+}
+
 TEST_F(HangTest, EveryNodeIsLookedAtBeforeAnyIsStopped) {
   const HeldPort held;
   const auto node = [&](int rank, const std::string& report) {

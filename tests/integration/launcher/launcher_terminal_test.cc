@@ -112,6 +112,34 @@ TEST_F(LauncherTerminalTest, BarsHaveRowsBelowWholeLinesAndAPromptIsSeen) {
   EXPECT_THAT(lines(), testing::UnorderedElementsAre("[rank 0] done", "[rank 1] ready? done"));
 }
 
+// Each rank draws two bars as tqdm does: down, the lower bar, and up again.
+TEST_F(LauncherTerminalTest, NestedBarsOfSeveralRanksKeepTheirRowsAndTheirRanks) {
+  start_job({"--nproc-per-node=2", "sh", "-c",
+             R"(printf "\router$RANK 0/2"; for step in 0 1 2 3 4; do )"
+             R"(printf '\n'; printf "\rinner$RANK $step/4"; printf '\033[A'; )"
+             R"([ $RANK = 0 ] || echo "log $step" >&2; sleep 0.05; done; )" +
+                 std::string(kUntilGo) + R"(; printf '\n\n'; echo done)"});
+  const auto bars = [](const std::string& rank) {
+    return std::vector<std::string>{"[rank " + rank + "] outer" + rank + " 0/2",
+                                    "[rank " + rank + "] inner" + rank + " 4/4"};
+  };
+  const std::vector<std::string> rows = joined(bars("0"), bars("1"));
+  std::vector<std::string> logs;
+  for (int step = 0; step < 5; ++step) logs.push_back("[rank 1] log " + std::to_string(step));
+  EXPECT_TRUE(eventually([&] {
+    std::vector<std::string> seen = lines();
+    if (seen.size() != logs.size() + rows.size() + 1) return false;
+    seen.pop_back();  // the status
+    return seen == joined(logs, rows);
+  })) << testing::PrintToString(lines());
+  let_go();
+  ASSERT_EQ(job_->wait(), 0);
+  std::vector<std::string> left = joined(joined(logs, rows), {"[rank 0] done", "[rank 1] done"});
+  EXPECT_TRUE(eventually([&] {
+    return testing::Matches(testing::UnorderedElementsAreArray(left))(lines());
+  })) << testing::PrintToString(lines());
+}
+
 TEST_F(LauncherTerminalTest, FollowsTheSizeOfItsWindowAndTellsWorkersWithATerminal) {
   start_job({"--pty", "sh", "-c",
              "trap 'stty size </dev/tty' WINCH; stty size </dev/tty; " + std::string(kUntilGo)});

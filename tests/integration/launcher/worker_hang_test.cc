@@ -1,9 +1,10 @@
-// Tests --hang-timeout and the search for slow ranks with programs of the worker library: their
-// collectives and steps in the worker page.
+// Tests --hang-timeout, the search for slow ranks, and crashes at the end, with programs of the
+// worker library: their collectives, steps and ends in the worker page.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -48,6 +49,25 @@ TEST_F(WorkerHangTest, TheRankThatDoesNotComeIsNamedWithTheCollective) {
                 HasSubstr("it has not come to all_reduce of 16 bytes (sum of float32) (collective "
                           "4), where ranks 0,2 have waited 1."));
   }
+}
+
+// PyTorch's own destructors may abort a process at its exit, when its training is done.
+TEST_F(WorkerHangTest, ACrashUsesNoRestartOnceTheContextWasDestroyedInGoodOrder) {
+  auto job = play("abort_afterwards");
+  EXPECT_EQ(job->wait(), 128 + SIGABRT) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("not restarted: its training is done"));
+  ASSERT_EQ(failures().size(), 1u);
+  EXPECT_EQ(failures()[0]["first"][0]["rank"], 1) << failures().dump(2);
+  EXPECT_EQ(failures()[0]["first"][0]["after_context"], true) << failures().dump(2);
+}
+
+TEST_F(WorkerHangTest, ACrashWhileTheContextLivesUsesARestart) {
+  auto job = play("abort_within");
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  ASSERT_EQ(failures().size(), 1u) << job->err();
+  EXPECT_EQ(failures()[0]["first"][0]["rank"], 1) << failures().dump(2);
+  EXPECT_EQ(failures()[0]["first"][0]["signal_name"], "SIGABRT");
+  EXPECT_FALSE(failures()[0]["first"][0].value("after_context", false));
 }
 
 TEST_F(WorkerHangTest, WhoWaitsForARankThatWorksAloneDoesNotHang) {

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
@@ -85,28 +88,77 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilentOrFa
   }
 }
 
+// PlayedService: a service of one agent. The test sends its messages.
+class PlayedService {
+ public:
+  explicit PlayedService(boost::asio::io_context& io)
+      : acceptor_(io, {boost::asio::ip::address_v4::loopback(), 0}), agent_(io) {
+    acceptor_.non_blocking(true);
+  }
+  HostPort address() const { return {"127.0.0.1", acceptor_.local_endpoint().port()}; }
+  // Returns whether an agent has connected. Accepts it if one waits.
+  bool has_accepted() {
+    boost::system::error_code error;
+    if (!agent_.is_open()) acceptor_.accept(agent_, error);
+    return agent_.is_open();
+  }
+  boost::asio::ip::tcp::socket& agent() { return agent_; }
+  void say(const std::string& bytes) { boost::asio::write(agent_, boost::asio::buffer(bytes)); }
+
+ private:
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::ip::tcp::socket agent_;
+};
+
 // A service of a later version may send messages that this version does not know.
 TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
-  using boost::asio::ip::tcp;
-  tcp::acceptor acceptor(link_.io, {boost::asio::ip::address_v4::loopback(), 0});
-  acceptor.non_blocking(true);
+  PlayedService service(link_.io);
   RemoteLinkOptions options;
-  options.address.host = "127.0.0.1";
-  options.address.port = acceptor.local_endpoint().port();
+  options.address = service.address();
   make_link(std::move(options));
-  tcp::socket agent(link_.io);
-  ASSERT_TRUE(link_.run_until([&] {
-    boost::system::error_code error;
-    if (!agent.is_open()) acceptor.accept(agent, error);
-    return agent.is_open();
-  }));
+  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
   std::string bytes = *encode(ServiceMessage(Welcome{.instance = "i",
                                                      .heartbeat_interval = milliseconds(100),
                                                      .agent_patience = std::chrono::seconds(9)}));
   bytes += testing_support::frame_of(R"({"type":"fireworks"})");
   bytes += *encode(ServiceMessage(Wait{"for others"}));
-  boost::asio::write(agent, boost::asio::buffer(bytes));
+  service.say(bytes);
   EXPECT_TRUE(link_.run_until([&] { return link_.waits_for == "for others"; })) << link_.trouble;
+}
+
+// Returns TCP_USER_TIMEOUT of this process's socket with this local port, in milliseconds; -1:
+// there is no such socket.
+int user_timeout_of(std::uint16_t port) {
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in local{};
+    socklen_t size = sizeof local;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) continue;
+    if (local.sin_family != AF_INET || ntohs(local.sin_port) != port) continue;
+    int milliseconds = -1;
+    socklen_t bytes = sizeof milliseconds;
+    getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &bytes);
+    return milliseconds;
+  }
+  return -1;
+}
+
+// While thousands of agents connect at once, the service's host acknowledges nothing for seconds.
+// An agent that ended its connection then would make it worse.
+TEST_F(ServiceLinkTest, ItsConnectionEndsWhenItIsCutOffOnlyOnceItIsWelcome) {
+  PlayedService service(link_.io);
+  RemoteLinkOptions options;
+  options.address = service.address();
+  connect_timeout_ = std::chrono::seconds(20);
+  make_link(std::move(options));
+  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  const std::uint16_t port = service.agent().remote_endpoint().port();
+  ASSERT_TRUE(link_.run_until([&] { return service.agent().available() > 0; })) << "its hello";
+  EXPECT_EQ(user_timeout_of(port), 0);
+  service.say(*encode(ServiceMessage(Welcome{.instance = "i",
+                                             .heartbeat_interval = milliseconds(100),
+                                             .agent_patience = std::chrono::seconds(8)})));
+  EXPECT_TRUE(link_.run_until([&] { return user_timeout_of(port) == 2000; }))
+      << user_timeout_of(port);
 }
 
 TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {

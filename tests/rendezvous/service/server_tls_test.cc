@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
 
 #include "rendezvous/auth/core/handshake_turns.h"
 #include "rendezvous/service/server.h"
@@ -207,6 +210,31 @@ TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAdd
   const std::string answer = caller.receive_some();
   EXPECT_NE(answer, "");
   EXPECT_NE(answer, kTryLater);
+}
+
+// The flood is as fast as a thread can be. Without turns each of its hellos would cost a signature,
+// and probes would wait behind them for longer and longer. The limits are far above what a probe
+// takes: the flood shares the cores with the service and other tests.
+TEST_F(ServerWithTls, AFloodOfAbandonedHandshakesDoesNotMakeProbesSlow) {
+  const std::string hello = TlsChannel::agent(agent(), "localhost").take_wire();
+  std::atomic<bool> is_over = false;
+  std::atomic<int> sent = 0;
+  std::thread flood([&] {
+    for (; !is_over; ++sent) RawTcpClient(service_.port()).offer(hello);
+  });
+  EXPECT_TRUE(eventually([&] { return sent >= 700; }));
+  std::vector<Duration> times;
+  for (int probe = 0; probe < 10; ++probe) {
+    const TimePoint asked = BootClock::now();
+    EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+    times.push_back(BootClock::now() - asked);
+    testing_support::let_pass(std::chrono::milliseconds(100));
+  }
+  is_over = true;
+  flood.join();
+  std::ranges::sort(times);
+  EXPECT_LT(times[times.size() / 2], std::chrono::seconds(1)) << sent << " hellos";
+  EXPECT_LT(times.back(), std::chrono::seconds(5)) << sent << " hellos";
 }
 
 // The agent must not take the alert for the answer of another program.

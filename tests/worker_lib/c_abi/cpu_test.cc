@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -28,12 +29,15 @@
 #include "base/worker_page.h"
 #include "base/worker_page_file.h"
 #include "ddprun/reduce_op.h"
+#include "tests/support/eventually.h"
 #include "worker_lib/collective/element_type.h"
 
 namespace {
 
 using ddprun::ElementType;
 using ddprun::ReduceOp;
+using ddprun::testing_support::eventually;
+using ddprun::testing_support::let_pass;
 using testing::HasSubstr;
 
 constexpr std::int64_t kPatience = 30'000'000'000;
@@ -233,6 +237,29 @@ TEST(CpuAbi, CarriesMessagesFromAnyRank) {
     EXPECT_EQ(DDPRUN_CPU(call_source)(call), 1);
     EXPECT_EQ(values[3], 1);
     DDPRUN_CPU(call_free)(call);
+  });
+}
+
+// The buffer of a call must stay until the call has ended, so the sender keeps it past the close.
+TEST(CpuAbi, AMessageInFlightArrivesThoughItsSenderCloses) {
+  std::vector<float> sent(1 << 18, 7);
+  std::atomic<bool> is_sent = false;
+  in_group(2, [&](ddprun_cpu_group* group, int rank) {
+    if (rank == 1) {
+      const ddprun_cpu_buffer buffer = buffer_of(sent);
+      ddprun_cpu_call* call = nullptr;
+      EXPECT_EQ(DDPRUN_CPU(send)(group, &buffer, 0, 7, kPatience, &call), DDPRUN_CPU_OK);
+      DDPRUN_CPU(call_free)(call);
+      is_sent = true;
+      return;
+    }
+    EXPECT_TRUE(eventually([&] { return is_sent.load(); }));
+    let_pass(std::chrono::milliseconds(300));  // the receiver is late
+    std::vector<float> values(sent.size());
+    const ddprun_cpu_buffer buffer = buffer_of(values);
+    EXPECT_EQ(DDPRUN_CPU(recv)(group, &buffer, 1, 7, kPatience, nullptr), DDPRUN_CPU_OK)
+        << last_error();
+    EXPECT_EQ(values, sent);
   });
 }
 

@@ -5,9 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <functional>
 #include <latch>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "ddprun/context.h"
@@ -121,6 +125,53 @@ TEST(NewGroup, AMemberThatDoesNotComeIsNamed) {
     if (context.rank() == 1) return;
     EXPECT_DIST_ERROR(context.new_group({0, 1}, {.timeout = milliseconds(200)}),
                       DistError::Kind::kTimeout, HasSubstr("form group 0,1"));
+  });
+}
+
+// --- messages of a rank that leaves
+
+enum class Leaves { kWorld, kPart };
+
+// In a world of two, rank 1 sends 1 MiB of sevens, drops the Work, and leaves the world or a part
+// of it. Rank 0 runs receive(group, has_left) once rank 1 begins to leave.
+void send_and_leave(Leaves leaves,
+                    const std::function<void(ProcessGroup&, std::atomic<bool>&)>& receive) {
+  const auto store = std::make_shared<testing_support::MapStore>();
+  std::atomic<bool> is_leaving = false, has_left = false;
+  run_ranks(2, [&](int rank) {
+    std::optional<Context> context(testing_support::context_of(rank, 2, store));
+    std::unique_ptr<ProcessGroup> part = context->group().split(/*color=*/0);
+    ProcessGroup& group = leaves == Leaves::kPart ? *part : context->group();
+    if (rank == 0) {
+      EXPECT_TRUE(testing_support::eventually([&] { return is_leaving.load(); }));
+      receive(group, has_left);
+    } else {
+      (void)group.isend(torch::full({1 << 18}, 7.0F), 0);
+      is_leaving = true;
+      part.reset();
+      if (leaves == Leaves::kWorld) context.reset();
+      has_left = true;
+    }
+    if (leaves == Leaves::kPart) context->group().barrier();
+  });
+}
+
+TEST(LeavingAGroup, WaitsForTheReceiverOfAMessageWhoseWorkWasDropped) {
+  for (const Leaves leaves : {Leaves::kWorld, Leaves::kPart}) {
+    send_and_leave(leaves, [](ProcessGroup& group, std::atomic<bool>&) {
+      testing_support::let_pass(milliseconds(300));  // the receiver is late
+      const Tensor tensor = torch::zeros({1 << 18});
+      group.recv(tensor, 1);
+      EXPECT_TRUE(torch::equal(tensor, torch::full({1 << 18}, 7.0F)));
+    });
+  }
+}
+
+TEST(LeavingAGroup, WaitsOnlyForAWhileAndAReceiverThatComesLaterIsTold) {
+  send_and_leave(Leaves::kWorld, [](ProcessGroup& group, std::atomic<bool>& has_left) {
+    EXPECT_TRUE(testing_support::eventually([&] { return has_left.load(); }));
+    EXPECT_DIST_ERROR(group.recv(torch::zeros({1 << 18}), 1), DistError::Kind::kPeerLost,
+                      HasSubstr("has left"));
   });
 }
 

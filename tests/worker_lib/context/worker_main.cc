@@ -150,6 +150,22 @@ int die_once(Context& context) {
   return sum(context);
 }
 
+// Rank 1 of the first generation aborts while its Context lives.
+int abort_within(Context& context) {
+  context.group().barrier();
+  if (context.generation() == 0 && context.rank() == 1) std::abort();
+  return 0;
+}
+
+// Rank 1 of the first generation aborts after this, when its Context has been destroyed.
+bool aborts_afterwards = false;
+
+int abort_afterwards(Context& context) {
+  context.group().barrier();
+  aborts_afterwards = context.generation() == 0 && context.rank() == 1;
+  return 0;
+}
+
 // Rank 1 of the first generation misses the fourth sum. `async`: the others wait for a Work.
 int hang(Context& context, bool async) {
   for (int step = 1; step <= 5; ++step) {
@@ -229,6 +245,8 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"disagree", disagree},
     {"form_with_the_dead", form_with_the_dead},
     {"die_once", die_once},
+    {"abort_within", abort_within},
+    {"abort_afterwards", abort_afterwards},
     {"hang", [](Context& context) { return hang(context, false); }},
     {"hang_async", [](Context& context) { return hang(context, true); }},
     {"work_alone", work_alone},
@@ -253,7 +271,11 @@ int main(int argc, char** argv) {
     say("ready");
     return play->second(context);
   };
-  if (argc == 2) return perform();
+  if (argc == 2) {
+    const int code = perform();
+    if (aborts_afterwards) std::abort();
+    return code;
+  }
   try {
     return perform();
   } catch (const DistError& failure) {
