@@ -30,6 +30,7 @@
 #include "launcher/guard/run_directory.h"
 #include "launcher/hang/monitor.h"
 #include "launcher/hang/slow_monitor.h"
+#include "launcher/node_check/node_check.h"
 #include "launcher/output/console_writer.h"
 #include "launcher/output/core/interrupt_tracebacks.h"
 #include "launcher/output/core/status_line.h"
@@ -100,7 +101,8 @@ class Agent {
                      .kill_timeout = config.kill_timeout,
                      .checkpoint_signal = config.options.checkpoint_signal,
                      .saves_on_term = config.saves_on_term,
-                     .max_restarts = config.options.max_restarts}),
+                     .max_restarts = config.options.max_restarts,
+                     .checks_node = config.options.node_check.has_value()}),
         timer_(io_),
         save_timer_(io_),
         report_timer_(io_),
@@ -114,6 +116,10 @@ class Agent {
         rendezvous_(io_, log_, config),
         store_(io_, log_, config, rendezvous_,
                [this](Generation generation) { feed(CheckpointAnnounced{generation}); }),
+        node_check_(io_,
+                    [this](Generation generation, const std::string& fault) {
+                      feed(NodeChecked{generation, fault});
+                    }),
         workers_(
             config, {io_, log_, console_, logs_, interrupts_, json_, files_, descriptor_limit_},
             {.ended = [this](const WorkersEnded& ended) { feed(ended); },
@@ -344,9 +350,24 @@ class Agent {
     }
   }
 
+  void act(const CheckNode& check) {
+    const Assignment& part = check.assignment;
+    store_.serve(part);  // where neighbours find each other
+    NodeCheckPlan plan{.generation = part.generation,
+                       .directory = config_.log_root,
+                       .limits = *config_.options.node_check};
+    if (config_.options.has_agent_store()) {
+      plan.neighbours = {.store = part.store,
+                         .node = part.node_rank,
+                         .node_count = part.node_count,
+                         .host = host_name(),
+                         .ports = config_.options.ports};
+    }
+    node_check_.begin(std::move(plan));
+  }
   void act(const StartWorkers& start) {
     json_.set_place(start.assignment.node_rank, start.assignment.generation);
-    store_.serve(start.assignment);
+    if (!config_.options.node_check) store_.serve(start.assignment);
     let_go_of_workers();
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
@@ -384,6 +405,7 @@ class Agent {
     workers_.kill_tree();
   }
   void act(const ReleaseGeneration&) {
+    node_check_.end();
     let_go_of_workers();
     store_.close();
     if (const Result<void> ready = store_.prepare(); !ready) log_.error(ready.error().message());
@@ -414,6 +436,7 @@ class Agent {
     const bool none_failed =
         exit.verdict && !exit.verdict->success && exit.verdict->cause != VerdictCause::kFailure;
     if (none_failed) output_drain_.hurry();
+    node_check_.end();
     let_go_of_workers();
     store_.close();
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
@@ -438,6 +461,7 @@ class Agent {
 
   // Returns whether this is node rank 0, or may become it. It learns of every failure.
   bool is_first_node() const {
+    if (supervisor_.is_unfit()) return false;
     const std::optional<Assignment>& assignment = supervisor_.assignment();
     return !assignment || assignment->node_rank == NodeRank(0);
   }
@@ -676,6 +700,7 @@ class Agent {
   RendezvousHandler rendezvous_;
   GenerationStore store_;
   std::unique_ptr<ControlServer> control_;  // created before the link starts
+  NodeCheck node_check_;
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
   SlowMonitor slow_monitor_;

@@ -85,11 +85,12 @@ std::string job_text(const Json& job) {
   for (const Json& node : list(job, "nodes")) {
     const bool has_place = node.contains("node_rank");
     const std::int64_t silent = number(node, "silent_ms", 0);
-    const std::string no_place = generation < 0 ? "waiting" : "spare";
+    const std::string unfit = text(node, "unfit");
+    const std::string no_place = !unfit.empty() ? "unfit" : generation < 0 ? "waiting" : "spare";
     nodes.push_back({has_place ? "node " + digits(node, "node_rank") : no_place, text(node, "host"),
                      ranks_of(node), text(node, "phase"),
                      node.value("connected", true)
-                         ? ""
+                         ? unfit
                          : "silent for " + to_text(Duration(std::chrono::milliseconds(silent)))});
   }
   all += table_text(nodes, "  ");
@@ -111,7 +112,7 @@ std::string verdicts_text(const Json& job) {
       }
       const std::string kind = text(first, "kind");
       const std::string said = text(first, "message");
-      if (!said.empty() && kind != "node_lost" && kind != "lease_lost") {
+      if (!said.empty() && kind != "node_lost" && kind != "lease_lost" && kind != "node_unfit") {
         all += "    its message: " + said + "\n";
       }
       for (const Json& line : list(first, "stderr")) {

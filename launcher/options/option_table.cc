@@ -62,6 +62,18 @@ Result<bool> parse_switch(const std::string& text) {
   return text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
 }
 
+// Parses a switch, or the limits of --node-check.
+Result<std::optional<NodeLimits>> parse_node_check(const std::string& text) {
+  if (text.find('=') != std::string::npos) {
+    const Result<NodeLimits> limits = parse_node_limits(text);
+    if (!limits) return limits.error();
+    return *limits;
+  }
+  const Result<bool> is_on = parse_switch(text);
+  if (!is_on) return is_on.error();
+  return *is_on ? std::optional(NodeLimits()) : std::nullopt;
+}
+
 Setter switch_into(bool LaunchOptions::*member) { return setter(member, parse_switch); }
 
 template <class T>
@@ -320,6 +332,11 @@ std::vector<OptionSpec> make_table() {
        "a node whose workers failed first N times is replaced by a spare, if there is one",
        "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt),
        std::to_string(standard.node_failures)},
+      {"node-check", "",
+       "before each generation, check each node for less than 0.2 s: core, memory, disk, loopback, "
+       "links. One that is not fit gives way to a spare. Other limits: --node-check=memory=4000,"
+       "link=1000 (MB/s)",
+       "--node-check", setter(&LaunchOptions::node_check, parse_node_check)},
       {"lease", "SECONDS",
        "a node that is silent for this time is lost; it ends its workers a fifth earlier. Used if "
        "this host starts the service; ddp-rendezvous has its own",

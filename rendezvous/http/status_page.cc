@@ -84,6 +84,9 @@ Json describe(const Membership::Member& member, TimePoint now) {
   }
   if (member.status.step) json["step"] = *member.status.step;
   if (member.status.leaving != 0) json["leaving"] = member.status.leaving;
+  if (!member.status.unfit.empty()) {
+    json["unfit"] = clipped(member.status.unfit, kFailureMessageBytes);
+  }
   if (member.assignment) {
     const int first_rank = member.assignment->first_rank.value;
     json["node_rank"] = member.assignment->node_rank.value;

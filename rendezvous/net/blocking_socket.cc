@@ -56,7 +56,6 @@ Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
                                                const Deadline& deadline) {
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return system_error("", errno);
-  disable_nagle(socket.get());
   if (::connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return system_error("", errno);
     const Result<void> done = await(socket.get(), POLLOUT, deadline, "no answer");
@@ -67,6 +66,11 @@ Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
     if (failure != 0) return system_error("", failure);
   }
   if (is_connected_to_itself(socket.get())) return system_error("", ECONNREFUSED);
+  return of(std::move(socket));
+}
+
+Result<BlockingSocket> BlockingSocket::of(UniqueFd socket) {
+  disable_nagle(socket.get());
   const timeval one_receive{.tv_sec = std::chrono::ceil<std::chrono::seconds>(kOneReceive).count()};
   if (fcntl(socket.get(), F_SETFL, 0) != 0 ||
       setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &one_receive, sizeof one_receive) != 0) {

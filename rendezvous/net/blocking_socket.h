@@ -27,6 +27,9 @@ class BlockingSocket {
   // Makes one attempt to connect. The socket has TCP_NODELAY and close-on-exec.
   static Result<BlockingSocket> connect(const SocketAddress& address, const Deadline& deadline);
 
+  // Takes over a connected socket, such as an accepted one.
+  static Result<BlockingSocket> of(UniqueFd socket);
+
   // Sends all bytes. kTimeout: it is unknown how much was sent.
   Result<void> send_all(std::string_view bytes, const Deadline& deadline);
 

@@ -70,6 +70,7 @@ void fields(F& at, Of<F, AgentStatus>& status) {
   at.optional("step", status.step, kStep);
   at.optional("times", status.times != WorkTimes(), status.times);
   at.optional("sightings", !status.snapshots.empty(), status.snapshots, Most{kSnapshotsTold});
+  at.optional("unfit", !status.unfit.empty(), status.unfit, kMaxTextBytes);
 }
 
 template <class F>

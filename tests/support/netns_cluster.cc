@@ -121,6 +121,16 @@ void NetnsCluster::heal(int node) {
   run(inside(switch_.init, {"-n"}, {"ip", "link", "set", port_of(node), "master", "br0"}));
 }
 
+void NetnsCluster::limit_rate(int node, const std::string& rate) {
+  const auto limit = [&](pid_t init, const std::string& device) {
+    run(inside(init, {"-n"},
+               {"tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst",
+                "32kb", "latency", "400ms"}));
+  };
+  limit(switch_.init, port_of(node));
+  limit(nodes_[static_cast<std::size_t>(node)].init, "eth0");
+}
+
 void NetnsCluster::kill_processes(int node) {
   // Kills all processes except the init, so that the node's network stays up and answers with
   // resets. All are stopped first, so that none can see another die and report it.

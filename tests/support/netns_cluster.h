@@ -41,6 +41,8 @@ class NetnsCluster {
   // heal() undoes it.
   void cut(int node);
   void heal(int node);
+  // Limits the node's link to this rate in each direction. rate: as of tc, such as "20mbit".
+  void limit_rate(int node, const std::string& rate);
   // Kills every process of the node at once. The node's kernel continues and resets its
   // connections.
   void kill_processes(int node);

@@ -100,6 +100,33 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
   return conf;
 }
 
+Result<NodeLimits> parse_node_limits(std::string_view text) {
+  constexpr const char* kExpected =
+      "expected limits such as memory=4000,loopback=100,link=1000 in MB/s, core=20 in ms";
+  constexpr double kMost = 1e9;
+  NodeLimits limits;
+  if (text.empty()) return limits;
+  for (const std::string_view entry : split(text, ',')) {
+    const std::size_t at = entry.find('=');
+    if (at == std::string_view::npos) return invalid_value(text, kExpected);
+    const std::string_view name = entry.substr(0, at);
+    const std::optional<double> value = parse_number<double>(entry.substr(at + 1));
+    if (!value || !(*value > 0 && *value <= kMost)) return invalid_value(entry, kExpected);
+    if (name == "core") {
+      limits.core = std::chrono::round<Duration>(std::chrono::duration<double, std::milli>(*value));
+    } else if (name == "memory") {
+      limits.memory = *value * 1e6;
+    } else if (name == "loopback") {
+      limits.loopback = *value * 1e6;
+    } else if (name == "link") {
+      limits.link = *value * 1e6;
+    } else {
+      return invalid_value(entry, kExpected);
+    }
+  }
+  return limits;
+}
+
 Result<int> parse_checkpoint_signal(std::string_view text) {
   const std::optional<int> signal = signal_by_name(text);
   constexpr std::array kTaken{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};

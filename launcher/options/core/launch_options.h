@@ -22,6 +22,7 @@
 #include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/machine/core/placement.h"
 #include "launcher/machine/core/slot_count.h"
+#include "launcher/node_check/core/judgement.h"
 #include "launcher/ssh/core/host_list.h"
 #include "rendezvous/membership/core/lease.h"
 #include "rendezvous/protocol/core/control_message.h"
@@ -118,6 +119,10 @@ inline constexpr Duration kDefaultGraceUnderSlurm = std::chrono::seconds(10);
 inline constexpr Duration kDefaultConnectTimeout = std::chrono::seconds(10);
 inline constexpr Duration kDefaultSaveBeforeEnd = std::chrono::seconds(60);
 
+// Parses the value of --node-check: limits, such as "memory=4000,link=1000", in MB/s (memory,
+// loopback, link) and ms (core). What is left out has its default. Empty: all have.
+Result<NodeLimits> parse_node_limits(std::string_view text);
+
 // Parses the name of a signal that can be caught, such as "USR1".
 Result<int> parse_checkpoint_signal(std::string_view text);
 
@@ -144,6 +149,7 @@ struct LaunchOptions {
   RestartRules restart_rules;
   OnJoin on_join = OnJoin::kNow;
   int node_failures = kDefaultNodeFailures;
+  std::optional<NodeLimits> node_check;  // nullopt: nodes are not checked
   LeaseTimes times;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;

@@ -46,10 +46,12 @@ AgentStatus Supervisor::status(TimePoint now) const {
                      .leaving = leaving_,
                      .checkpoints = checkpoints_,
                      .asked_to_save = asked_to_save_,
-                     .snapshots = snapshots_};
+                     .snapshots = snapshots_,
+                     .unfit = unfit_};
   switch (state_) {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
+    case State::kChecking:
     case State::kRunning: status.phase = AgentPhase::kRunning; break;
     // While leftovers of successful workers are removed, the run still counts as running.
     case State::kStopping:
@@ -100,10 +102,14 @@ void Supervisor::on(const Wait& wait) {
 void Supervisor::on(const Assignment& assignment) {
   // The assignment is repeated, or this node has seen the end of its generation.
   if (state_ != State::kIdle || assignment.generation <= generation_ || exit_code_) return;
-  state_ = State::kRunning;
+  // Only a service that does not know AgentStatus::unfit asks again.
+  if (!unfit_.empty()) {
+    miss(assignment.generation);
+    return act(SendStatus{});
+  }
   generation_ = assignment.generation;
   assignment_ = assignment;
-  alive_ = options_.slots;
+  alive_ = 0;
   stop_asked_ = all_well_ = killed_ = suspended_ = false;
   ends_.clear();
   left_.clear();
@@ -115,11 +121,33 @@ void Supervisor::on(const Assignment& assignment) {
   last_wait_.clear();
   if (assignment.failure) act(ReportRestart{*assignment.failure});
   assignment_->failure.reset();
-  if (generation_ > Generation(0)) {
-    say(Say::Level::kInfo, concat("generation ", generation_, ": starting ",
-                                  counted(options_.slots, "worker"), " (", assignment.reason, ")"));
+  if (options_.checks_node) {
+    state_ = State::kChecking;
+    return act(CheckNode{*assignment_});
   }
-  act(StartWorkers{assignment});
+  start_workers();
+}
+
+void Supervisor::on(const NodeChecked& checked) {
+  if (state_ != State::kChecking || checked.generation != generation_) return;
+  if (checked.fault.empty()) return start_workers();
+  unfit_ = checked.fault;
+  state_ = State::kIdle;
+  say(Say::Level::kError, concat("--node-check: ", options_.host, " is not fit: ", unfit_,
+                                 "; it gets no workers until ddprun is started there again"));
+  act(ReleaseGeneration{});
+  act(SendStatus{});
+}
+
+void Supervisor::start_workers() {
+  state_ = State::kRunning;
+  alive_ = options_.slots;
+  if (generation_ > Generation(0)) {
+    say(Say::Level::kInfo,
+        concat("generation ", generation_, ": starting ", counted(options_.slots, "worker"), " (",
+               assignment_->reason, ")"));
+  }
+  act(StartWorkers{*assignment_});
   // These workers were started after the request to save, so they must be asked, too.
   if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal});
   act(SendStatus{});
@@ -130,6 +158,10 @@ void Supervisor::on(const Stop& stop) {
   // generation means that ours is over, too.
   if (stop.generation < generation_ && state_ != State::kIdle) return;
   switch (state_) {
+    case State::kChecking:
+      state_ = State::kIdle;
+      act(ReleaseGeneration{});
+      [[fallthrough]];
     case State::kIdle:
       miss(stop.generation);
       act(SendStatus{});
@@ -338,6 +370,7 @@ void Supervisor::ask_to_save(const UserSignal& signal) {
     act(SendStatus{});
     return;
   }
+  if (state_ == State::kChecking) return;  // its workers are asked when they are started
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
   if (state_ == State::kFinished || (state_ == State::kStopping && all_well_)) return;
@@ -447,6 +480,9 @@ void Supervisor::on(const ServiceLost& lost) {
   say(Say::Level::kError, lost.reason);
   if (lost.for_good) return exit_killing(to_int(lost.code));
   if (has_workers()) kill();
+  if (state_ != State::kChecking) return;
+  state_ = State::kIdle;
+  act(ReleaseGeneration{});
 }
 
 void Supervisor::on(const ServiceRefused& refused) {

@@ -11,13 +11,15 @@
 //
 // States:
 //   kIdle       no process of any generation is left; waits for a directive
+//   kChecking   --node-check: the node is checked before it starts workers. For the service it runs
 //   kRunning    workers run
 //   kStopping   workers were told to end, or killed; waits until no descendant is left
 //   kFinished   every worker has reached its end and nothing is left; waits for the job's verdict
 //   kExited     the Exit action was returned; nothing happens any more
 //
 //   event              kIdle         kRunning            kStopping           kFinished
-//   Assignment g new   -> kRunning   -                   -                   -
+//   Assignment g new   -> kRunning,  -                   -                   -
+//                      or kChecking
 //   Stop g             confirm       stop -> kStopping   run again, if all   confirm -> kIdle
 //                                                        workers succeeded
 //   Stop older than g  confirm       -                   -                   -
@@ -52,6 +54,10 @@
 //   SIGUSR1, SIGUSR2   -             to the workers      -                   -
 //   checkpoint signal  leave, exit   to the workers;     leave, exit         remember
 //                                    once
+//
+// kChecking ends with NodeChecked: a fit node goes to kRunning. One that is not fit goes to kIdle,
+// reports why, and is never given workers again. Every other event has there the effect that it has
+// in kIdle. But Wait and Assignment have none, and a lost service ends the check.
 //
 // "Look" means to inspect the workers (LookAtWorkers). "For good" means that the agent will not
 // wait for the service. "Refused" means that the service does not accept this node.
@@ -119,6 +125,11 @@ struct UserSignal {
   Meaning meaning = Meaning::kSignal;
 };
 struct GuardianLost {};
+// The result of CheckNode.
+struct NodeChecked {
+  Generation generation{0};
+  std::string fault;  // what is wrong with the node, in one line; empty: it is fit
+};
 // A worker has announced a complete checkpoint in the store of this generation, which this node
 // serves.
 struct CheckpointAnnounced {
@@ -134,11 +145,16 @@ struct WorkersSeen {
 struct Tick {};
 using SupervisorEvent =
     std::variant<Wait, Assignment, Stop, End, ForwardSignal, WorkersEnded, TreeEmpty, UserSignal,
-                 ServiceLost, ServiceRefused, GuardianLost, CheckpointAnnounced, WorkersHang,
-                 WorkersSeen, Tick>;
+                 ServiceLost, ServiceRefused, GuardianLost, NodeChecked, CheckpointAnnounced,
+                 WorkersHang, WorkersSeen, Tick>;
 
 // --- actions -------------------------------------------------------------------------------------
 
+// Asks for a check of this node. The agent answers with NodeChecked within seconds. Only
+// ReleaseGeneration drops the check.
+struct CheckNode {
+  Assignment assignment;
+};
 struct StartWorkers {
   Assignment assignment;
 };
@@ -173,8 +189,9 @@ struct Exit {
   std::optional<Verdict> verdict;  // to report: the service's, or what this node knows without it
 };
 using SupervisorAction =
-    std::variant<StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree, SignalWorkers,
-                 LookAtWorkers, ReleaseGeneration, SendStatus, SendLeave, Say, ReportRestart, Exit>;
+    std::variant<CheckNode, StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree,
+                 SignalWorkers, LookAtWorkers, ReleaseGeneration, SendStatus, SendLeave, Say,
+                 ReportRestart, Exit>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 struct SupervisorOptions {
@@ -186,11 +203,12 @@ struct SupervisorOptions {
   // SIGTERM asks the workers to save and to leave within the grace. REQUIRES: a checkpoint_signal.
   bool saves_on_term = false;
   int max_restarts = 0;  // for reports
+  bool checks_node = false;  // before each generation
 };
 
 class Supervisor {
  public:
-  enum class State { kIdle, kRunning, kStopping, kFinished, kExited };
+  enum class State { kIdle, kChecking, kRunning, kStopping, kFinished, kExited };
   static constexpr Duration kSignalHoldBack = std::chrono::milliseconds(200);
   static constexpr Duration kCheckpointPause = std::chrono::seconds(1);
 
@@ -210,6 +228,9 @@ class Supervisor {
 
   State state() const { return state_; }
 
+  // Returns whether a check has found that this node must not run workers.
+  bool is_unfit() const { return !unfit_.empty(); }
+
  private:
   void act(SupervisorAction action) { out_.push_back(std::move(action)); }
   void say(Say::Level level, std::string text) { act(Say{level, std::move(text)}); }
@@ -226,11 +247,13 @@ class Supervisor {
   void on(const ServiceLost& lost);
   void on(const ServiceRefused& refused);
   void on(const GuardianLost&);
+  void on(const NodeChecked& checked);
   void on(const CheckpointAnnounced& announced);
   void on(const WorkersHang&);
   void on(const WorkersSeen& seen);
   void on(const Tick&);
 
+  void start_workers();
   void signal_workers(int signal, std::optional<LocalRank> rank);
   void relay(const UserSignal& signal);
   void ask_to_save(const UserSignal& signal);
@@ -262,6 +285,7 @@ class Supervisor {
   State state_ = State::kIdle;
   Generation generation_{-1};
   std::optional<Assignment> assignment_;
+  std::string unfit_;        // why a check found this node unfit; empty: none has
   int alive_ = 0;            // workers of this generation that have not ended
   bool stop_asked_ = false;  // workers that end from now on are victims
   bool all_well_ = false;    // every worker ended with 0; what they left running is being removed

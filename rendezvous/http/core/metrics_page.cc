@@ -17,7 +17,7 @@ namespace {
 // All results of kind_word().
 constexpr const char* kFailureKinds[] = {"exit_code",     "exception",     "signal",
                                          "out_of_memory", "start_failure", "lease_lost",
-                                         "node_lost",     "hang"};
+                                         "node_lost",     "node_unfit",    "hang"};
 
 // Limit of a job's id in a label.
 constexpr std::size_t kLabelBytes = 256;

@@ -131,6 +131,7 @@ function stateOfNode(job, node) {
   if (node.phase === "stopping") return ["stopping", "its workers are being ended"];
   if (node.phase === "finished") return ["finished", "its workers have finished"];
   if (node.phase === "running") return ["running", "runs its workers"];
+  if (node.unfit) return ["lost", `is not fit: ${node.unfit}`];
   if (job.phase === "ended") return ["finished", "has ended"];
   return ["idle", "first_rank" in node ? "prepares its workers" : "waits as a spare"];
 }

@@ -42,6 +42,23 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when) {
       ends_, [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
 }
 
+// Takes a node that is not fit out of the generation. It stays a member, because it may run this
+// service, and because people see it then.
+void Membership::take_out_unfit(Member& member) {
+  if (!member.assignment || member.status.generation != generation_) {
+    return note(concat(member.node.host, " is not fit: ", member.status.unfit));
+  }
+  add_lost_node(
+      member,
+      {.kind = EndKind::kNodeLost, .message = member.status.unfit, .loss = NodeLoss::kUnfit}, now_);
+  note(describe(ends_.back().end));
+  member.assignment.reset();
+  member.node_rank.reset();
+  recount(member);
+  failed_ = true;
+  if (phase_ == JobPhase::kRunning) begin_forming("a node is not fit");
+}
+
 // Records the workers that crashed after their work was done. Returns whether there are any.
 // REQUIRES: every node has finished.
 bool Membership::has_crashes_at_the_end() {
@@ -140,7 +157,15 @@ bool Membership::settle_failure() {
   out_.failures.emplace_back(kind_word(first));
   std::optional<Duration> lived;
   if (formed_at_) lived = now_ - *formed_at_;
-  const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now_);
+  const bool is_unfit = first.kind == EndKind::kNodeLost && first.loss == NodeLoss::kUnfit;
+  RestartBudget::Decision decision;
+  if (!is_unfit) {
+    decision = budget_.decide(first, lived, reached(), now_);
+  } else if (spec_.nodes.max == 1 && members_.size() == 1) {
+    decision.why_not = "the job has no other node";
+  } else {
+    decision.restart = true;  // no budget: each node can be unfit only once
+  }
   Verdict verdict = verdict_of_failure();
   remember_failure(verdict);
   if (!decision.restart) {
@@ -149,8 +174,12 @@ bool Membership::settle_failure() {
     return false;
   }
   failure_ = std::move(verdict);
-  ++out_.restarts;
-  reason_ = "restart " + budget_.in_words(now_) + ": " + describe(first);
+  if (is_unfit) {
+    reason_ = describe(first);
+  } else {
+    ++out_.restarts;
+    reason_ = "restart " + budget_.in_words(now_) + ": " + describe(first);
+  }
   forming_since_ = now_;
   pause_ = decision.pause;
   not_before_ = now_ + pause_;

@@ -317,10 +317,13 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
   if (!is_possible(status.generation)) return;
   const bool waited = is_available(member);
   const bool is_first = member.status.generation != status.generation;
+  const bool was_fit = member.status.unfit.empty();
   member.status = status;
+  member.status.unfit = clipped(std::move(member.status.unfit), kMaxMessageBytes);
   recount(member);
   if (phase_ == JobPhase::kEnded) return;
 
+  if (was_fit && !status.unfit.empty()) take_out_unfit(member);
   if (status.leaving != 0) note_leaving(member, status.leaving);
   const bool current = status.generation == generation_;
   // Only a member with an assignment reports about this generation. For others only the number
@@ -407,6 +410,8 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
 void Membership::note_leaving(const Member& member, int signal) {
   if (phase_ == JobPhase::kEnded) return;
   const std::string what = member.node.host + " received " + signal_name(signal);
+  // The job does not need a node that is not fit.
+  if (!member.status.unfit.empty() && !member.local) return note(what);
   if ((!is_elastic() || member.local) && !ending_) {
     note(what);
     ending_ = stopped_verdict(exit_code_of_signal(signal), what);
@@ -461,7 +466,8 @@ bool Membership::runs_workers(const Member& member) const {
 }
 
 bool Membership::is_available(const Member& member) const {
-  return member.connected && !runs_workers(member) && member.status.leaving == 0;
+  return member.connected && !runs_workers(member) && member.status.leaving == 0 &&
+         member.status.unfit.empty();
 }
 
 std::vector<Membership::Members::iterator> Membership::candidates() {

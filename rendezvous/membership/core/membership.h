@@ -24,6 +24,8 @@
 //     idle                form if all idle and enough      its workers are gone: as a failure
 //     finished            told to stop, becomes idle       all finished -> kEnded, success; a
 //                                                          failure if a worker crashed at its end
+//     not fit             not a candidate any more         -> kForming, no budget; a job of this
+//                                                          one node without others -> kEnded
 //     leaving             fixed size: -> kEnded when all   fixed size: -> kForming -> kEnded
 //                         are idle; elastic: as stopping   elastic: -> kForming, no budget
 //   agent leaves          member gone                      after a signal: as leaving; else a
@@ -284,6 +286,7 @@ class Membership {
   bool has_failed_itself() const;
   bool has_failed_before_stop() const;
   void add_lost_node(const Member& member, WorkerEnd end, TimePoint when);
+  void take_out_unfit(Member& member);
   void blame_cut_off_service();
   void take_down(const WorkerEnd& end, TimePoint when);
   void recall(Member& member, const Hello& hello);
@@ -326,6 +329,7 @@ class Membership {
   std::string words_of_pause() const;
   std::string presence() const;
   std::string missing() const;
+  std::string unfit() const;
   std::string why_it_waits(const Member& member) const;
 
   JobSpec spec_;

@@ -95,8 +95,21 @@ std::string Membership::presence() const {
   }
   const std::string names = list_of(hosts);
   const std::string gone = missing();
+  const std::string bad = unfit();
   return concat(connected_count(), " of ", spec_.nodes, " nodes here",
-                names.empty() ? "" : ": " + names, gone.empty() ? "" : "; missing: " + gone);
+                names.empty() ? "" : ": " + names, gone.empty() ? "" : "; missing: " + gone,
+                bad.empty() ? "" : "; not fit: " + bad);
+}
+
+// Returns the hosts that are here and not fit, with the reason. Empty: there are none.
+std::string Membership::unfit() const {
+  std::vector<std::string> bad;
+  for (const auto& [id, member] : members_) {
+    if (bad.size() > kNamesShown) break;
+    if (!member.connected || member.status.unfit.empty()) continue;
+    bad.push_back(concat(member.node.host, " (", member.status.unfit, ")"));
+  }
+  return list_of(bad);
 }
 
 // Returns the hosts that were in the newest generation and are gone. If no node was lost and all
@@ -130,6 +143,7 @@ std::string Membership::missing() const {
 
 // Returns why a member without a part in the running generation waits.
 std::string Membership::why_it_waits(const Member& member) const {
+  if (!member.status.unfit.empty()) return "this node is not fit: " + member.status.unfit;
   if (tally_.assigned < static_cast<std::size_t>(spec_.nodes.max)) {
     if (spec_.on_join == OnJoin::kCheckpoint) {
       return "this node joins at the next checkpoint that is announced (--on-join=checkpoint)";

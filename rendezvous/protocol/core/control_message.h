@@ -111,6 +111,8 @@ struct AgentStatus {
   // the node's workers are being stopped or are gone. Others may have failed because they still
   // needed such a worker.
   std::vector<LocalRank> left = {};
+  // Why --node-check has found that this node must not run workers, in one line. Empty: it may.
+  std::string unfit = {};
 
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };

@@ -69,6 +69,7 @@ const char* kind_word(const WorkerEnd& end) {
       return end.out_of_memory == OutOfMemory::kNo ? "signal" : "out_of_memory";
     case EndKind::kNotStarted: return "start_failure";
     case EndKind::kNodeLost:
+      if (end.loss == NodeLoss::kUnfit) return "node_unfit";
       return end.loss == NodeLoss::kLeaseExpired ? "lease_lost" : "node_lost";
     case EndKind::kHung: return "hang";
   }
@@ -88,7 +89,8 @@ std::string describe(const WorkerEnd& end) {
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
       if (end.host.empty()) return end.message;
-      return concat("node ", end.node_rank, " (", end.host, ") was lost: ", end.message);
+      return concat("node ", end.node_rank, " (", end.host, ") ",
+                    end.loss == NodeLoss::kUnfit ? "is not fit: " : "was lost: ", end.message);
     case EndKind::kHung: return subject(end) + " hangs: " + end.message;
   }
   return subject(end);

@@ -36,10 +36,12 @@ inline constexpr EnumNames<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited
 enum class NodeLoss {
   kReported,      // its agent left, was cut off or did not return
   kLeaseExpired,  // the service heard nothing of it for its lease
+  kUnfit,         // its node check failed before it started workers (--node-check)
 };
 
-inline constexpr EnumNames<NodeLoss, 2> kNodeLossWords{
-    {{NodeLoss::kReported, "reported"}, {NodeLoss::kLeaseExpired, "lease_expired"}}};
+inline constexpr EnumNames<NodeLoss, 3> kNodeLossWords{{{NodeLoss::kReported, "reported"},
+                                                        {NodeLoss::kLeaseExpired, "lease_expired"},
+                                                        {NodeLoss::kUnfit, "unfit"}}};
 
 // Begins the message of a NodeLoss::kLeaseExpired.
 inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";

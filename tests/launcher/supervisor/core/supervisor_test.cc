@@ -952,5 +952,94 @@ TEST_F(SupervisorTest, WhoWaitsRemembersTheNewestGenerationThatItHasNoPartIn) {
   run(4);
 }
 
+// --- --node-check --------------------------------------------------------------------------------
+
+class CheckedNode : public SupervisorTest {
+ protected:
+  CheckedNode() {
+    supervisor_ = Supervisor({.host = "node0",
+                              .slots = 2,
+                              .grace = seconds(30),
+                              .kill_timeout = seconds(20),
+                              .checkpoint_signal = SIGUSR1,
+                              .checks_node = true});
+    step(assignment(0));
+    EXPECT_TRUE(has<CheckNode>());
+    EXPECT_FALSE(has<StartWorkers>());
+    EXPECT_EQ(supervisor_.state(), State::kChecking);
+  }
+  void checked(const std::string& fault, int generation = 0) {
+    step(NodeChecked{Generation(generation), fault});
+  }
+};
+
+TEST_F(CheckedNode, RunsForTheServiceWhileItIsCheckedAndStartsOnceItIsFit) {
+  EXPECT_EQ(status().phase, AgentPhase::kRunning) << "another generation must not begin now";
+  step(assignment(0));
+  EXPECT_TRUE(actions_.empty()) << "the assignment is repeated";
+  checked("");
+  ASSERT_TRUE(has<StartWorkers>() && has<SendStatus>());
+  EXPECT_EQ(find<StartWorkers>()->assignment.generation, Generation(0));
+  checked("too late");
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(status().unfit, "");
+}
+
+TEST_F(CheckedNode, SaysWhyItIsNotFitAndNeverStartsWorkers) {
+  checked("memory: 1 MB/s (limit 500 MB/s)");
+  EXPECT_TRUE(has<ReleaseGeneration>() && has<SendStatus>());
+  EXPECT_THAT(said(), HasSubstr("--node-check: node0 is not fit: memory: 1 MB/s"));
+  EXPECT_EQ(status().phase, AgentPhase::kIdle);
+  EXPECT_EQ(status().generation, Generation(0));
+  EXPECT_EQ(status().unfit, "memory: 1 MB/s (limit 500 MB/s)");
+  step(assignment(1));
+  EXPECT_FALSE(has<CheckNode>() || has<StartWorkers>());
+  EXPECT_TRUE(has<SendStatus>()) << "an older service learns that it is idle";
+  EXPECT_EQ(status().generation, Generation(1));
+}
+
+TEST_F(CheckedNode, AStopDropsTheCheckAndItsResult) {
+  step(Stop{.generation = Generation(0), .reason = "another node is not fit"});
+  EXPECT_TRUE(has<ReleaseGeneration>() && has<SendStatus>());
+  EXPECT_EQ(status().phase, AgentPhase::kIdle);
+  EXPECT_EQ(status().generation, Generation(0));
+  checked("memory: slow");
+  EXPECT_TRUE(actions_.empty());
+  step(assignment(1));
+  EXPECT_TRUE(has<CheckNode>()) << "each generation is checked";
+  checked("", 0);
+  EXPECT_FALSE(has<StartWorkers>()) << "this was the check of another generation";
+  checked("", 1);
+  EXPECT_TRUE(has<StartWorkers>());
+}
+
+TEST_F(CheckedNode, ALostServiceEndsTheCheck) {
+  step(ServiceLost{.reason = "no answer"});
+  EXPECT_TRUE(has<ReleaseGeneration>());
+  checked("");
+  EXPECT_FALSE(has<StartWorkers>());
+  EXPECT_EQ(status().phase, AgentPhase::kIdle);
+}
+
+TEST_F(CheckedNode, TheEndOfTheJobAndSignalsEndIt) {
+  Supervisor other = supervisor_;
+  step(End{.verdict = {.exit_code = 65, .headline = "too few"}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 65);
+  exit_.reset();
+  supervisor_ = std::move(other);
+  step(UserSignal{SIGTERM});
+  ASSERT_TRUE(exit_ && leave_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(CheckedNode, WorkersAreAskedToSaveOnceTheyAreStarted) {
+  step(UserSignal{SIGUSR1});
+  EXPECT_FALSE(exit_);
+  checked("");
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -1,0 +1,80 @@
+#include "launcher/node_check/node_check.h"
+
+#include <boost/asio/post.hpp>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "base/background_thread.h"
+#include "base/concat.h"
+#include "launcher/node_check/measure.h"
+
+namespace ddprun {
+namespace {
+
+// A hook for tests: with this value a check finds a wrong digest.
+constexpr const char* kTestVariable = "DDPRUN_TEST_NODE_CHECK";
+constexpr std::string_view kFlippedDigest = "flip-digest";
+
+std::string check(const NodeCheckPlan& plan, NodeStep& step) {
+  NodeMeasurements measured = measure_node(plan.directory, plan.limits, step);
+  const char* const hook = std::getenv(kTestVariable);
+  if (hook && hook == kFlippedDigest) measured.digest ^= 1;
+  std::string fault = fault_of(measured, plan.limits);
+  if (!plan.neighbours) return fault;
+  step = "link";
+  NeighbourPlan neighbours = *plan.neighbours;
+  neighbours.takes_part = fault.empty();
+  const std::vector<LinkMeasurement> links = measure_links(neighbours);
+  return fault.empty() ? fault_of(links, neighbours.node, plan.limits) : fault;
+}
+
+}  // namespace
+
+// The thread posts to the io_context under the mutex. So the io_context lives then.
+struct NodeCheck::Shared {
+  std::mutex mutex;
+  NodeCheck* owner = nullptr;  // null: the check was dropped
+  NodeStep step{"start"};
+};
+
+NodeCheck::NodeCheck(boost::asio::io_context& io, Done done)
+    : io_(io), late_(io), done_(std::move(done)) {}
+
+void NodeCheck::begin(NodeCheckPlan plan) {
+  end();
+  const Generation generation = plan.generation;
+  const auto shared = shared_ = std::make_shared<Shared>();
+  shared->owner = this;
+  const auto finish_later = [shared, generation](const std::string& fault) {
+    const std::lock_guard lock(shared->mutex);
+    if (!shared->owner) return;
+    boost::asio::post(shared->owner->io_, [shared, generation, fault] {
+      if (shared->owner) shared->owner->finish(generation, fault);
+    });
+  };
+  const Result<void> started = start_detached_thread(
+      "ddprun-check",
+      [shared, finish_later, plan = std::move(plan)] { finish_later(check(plan, shared->step)); });
+  if (!started) return finish_later(started.error().message());
+  late_.expires_after(kPatience);
+  late_.async_wait([this, shared, generation](boost::system::error_code error) {
+    if (error || shared != shared_) return;
+    finish(generation, concat(shared->step.load(), ": no result within ", kPatience));
+  });
+}
+
+void NodeCheck::end() {
+  late_.cancel();
+  const std::shared_ptr<Shared> shared = std::exchange(shared_, nullptr);
+  if (!shared) return;
+  const std::lock_guard lock(shared->mutex);
+  shared->owner = nullptr;
+}
+
+void NodeCheck::finish(Generation generation, const std::string& fault) {
+  end();
+  done_(generation, fault);
+}
+
+}  // namespace ddprun
