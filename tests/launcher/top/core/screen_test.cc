@@ -70,7 +70,7 @@ class TopScreenTest : public testing::Test {
 };
 
 TEST_F(TopScreenTest, TellsOfTheJobFirst) {
-  const std::vector<std::string> seen = lines();
+  const std::vector<std::string> seen = lines({.columns = 120, .rows = 12});
   ASSERT_EQ(seen.size(), 12u) << "the whole terminal";
   EXPECT_EQ(seen[0],
             "job 'train': running, generation 2 | step 1,200 of 10,000, 12.5 steps/s, about 12 min "
