@@ -173,7 +173,9 @@ struct WorkerPage {
   std::atomic<std::uint64_t> checkpoint_ns;  // for which the training waited for checkpoints
   std::atomic<std::uint64_t> waited_ns;      // for which threads were blocked in calls into groups
   std::array<StepMark, kStepMarks> marks{};  // report n is at (n - 1) % kStepMarks
-  std::array<std::uint32_t, 486> spare{};
+  // How many steps the whole training has. 0 or less: not known.
+  std::atomic<std::int64_t> total_steps;
+  std::array<std::uint32_t, 484> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};

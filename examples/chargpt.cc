@@ -226,7 +226,7 @@ class Training {
     optimizer_.step();
     schedule_.step();
     clock_.end("optimizer");
-    ctx_.report_progress(++step_);
+    ctx_.report_progress(++step_, options_.all_steps());
     const std::int64_t blocks = batch.data.size(0);
     metrics_.add_mean("loss", loss.item<double>(), static_cast<double>(blocks));
     if (!options_.breakdown) report_.step(loss.item<double>(), blocks);

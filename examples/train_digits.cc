@@ -181,7 +181,7 @@ class Training {
         model_(examples::jittered(batch.data).to(ctx_.device())), batch.target.to(ctx_.device()));
     loss.backward();
     optimizer_.step();
-    ctx_.report_progress(++step_);
+    ctx_.report_progress(++step_, all_steps);
     if (ctx_.rank() == 0) executed_.add_one();
     const std::int64_t images = batch.data.size(0);
     metrics.add_mean("loss", loss.item<double>(), static_cast<double>(images));

@@ -50,6 +50,8 @@ void RankTable::put_page(const WorkerPage& page, bool lives, TimePoint now, Last
   // Workers may write any number.
   const auto before_now = [time = to_page_time(now)](std::uint64_t ns) { return ns <= time; };
   row.step = page.last_step();
+  const std::int64_t total = page.total_steps.load(std::memory_order_relaxed);
+  if (row.step && total > 0) row.total_steps = total;
   const std::uint64_t first_ns = page.first_step_ns.load(std::memory_order_relaxed);
   if (row.step && !last.steps.step() && first_ns > 0 && before_now(first_ns)) {
     last.steps.see(page.first_step.load(std::memory_order_relaxed),

@@ -1,5 +1,6 @@
 #include "launcher/control/text.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -7,11 +8,14 @@
 #include "base/clock.h"
 #include "base/counted.h"
 #include "base/is_control.h"
+#include "base/seconds.h"
+#include "launcher/control/json_fields.h"
 #include "launcher/options/core/table_text.h"
 
 namespace ddprun {
 namespace {
 
+using namespace std::chrono_literals;
 using Json = nlohmann::json;
 using Rows = std::vector<std::vector<std::string>>;
 
@@ -61,7 +65,8 @@ std::string ranks_of(const Json& node) {
   return first == last ? "rank " + first : "ranks " + first + "-" + last;
 }
 
-std::string job_text(const Json& job) {
+// progress: of its ranks, as text; empty: not known.
+std::string job_text(const Json& job, const std::string& progress) {
   const std::int64_t generation = number(job, "generation", -1);
   std::string all = "job '" + text(job, "id") + "': " + text(job, "phase");
   if (generation >= 0) all += ", generation " + std::to_string(generation);
@@ -74,6 +79,7 @@ std::string job_text(const Json& job) {
   }
   all += "  restarts: " + digits(job, "restarts_used") + " of " + digits(job, "max_restarts") +
          " used\n";
+  if (!progress.empty()) all += "  " + progress + "\n";
   // In the first minute, the shares of an undisturbed job say nothing.
   constexpr std::int64_t kShownFromMs = 60'000;
   if (const auto times = job.find("times");
@@ -155,13 +161,37 @@ std::string agent_text(const Json& agent) {
 
 }  // namespace
 
+Progress progress_of(const Json& picture) {
+  const Json& job = object_field(picture, "job");
+  const Json& agents = list(picture, "agents");
+  Progress progress;
+  const auto see = [&progress](const Json& rank) {
+    const std::optional<std::int64_t> step = integer_field(rank, "step");
+    if (!step || (progress.step && *step < *progress.step)) return;
+    if (step != progress.step) progress = {.step = step};
+    if (const auto total = integer_field(rank, "total_steps")) progress.total_steps = total;
+    if (const auto rate = number_field(rank, "steps_per_second")) progress.steps_per_second = rate;
+    if (const auto left = integer_field(rank, "left_s")) {
+      progress.left = std::chrono::seconds(std::clamp<std::int64_t>(*left, 0, kMaxTime / 1s));
+    }
+  };
+  for (const Json& rank : list(job, "ranks")) see(rank);
+  for (const Json& agent : agents) {
+    // Older agents describe their workers only.
+    for (const Json& rank : list(agent, agent.contains("ranks") ? "ranks" : "workers")) see(rank);
+  }
+  const Json& of_phase = job.empty() && !agents.empty() ? agents.front() : job;
+  if (text(of_phase, "phase") != "running") progress.left.reset();
+  return progress;
+}
+
 std::string status_text(const Json& picture) {
   std::string all;
   const auto job = picture.find("job");
   const bool is_known = job != picture.end() && job->is_object();
   const Json& agents = list(picture, "agents");
   if (is_known) {
-    all += job_text(*job);
+    all += job_text(*job, progress_text(progress_of(picture)));
   } else if (!agents.empty()) {
     const Json& agent = agents.front();
     all += "job '" + text(agent, "job") +

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/protocol/core/progress.h"
+
 namespace ddprun {
 
 // Formats what is known about one job, in a few lines. Ignores unknown fields and leaves out
@@ -13,6 +15,8 @@ namespace ddprun {
 //   "service_silent": why "job" is missing
 //   "agents": the "node" objects of the job's agents on this host.
 std::string status_text(const nlohmann::json& picture);
+// Returns how far the foremost rank of the picture is. left: only while the job runs.
+Progress progress_of(const nlohmann::json& picture);
 // Returns one line per job, from which a user can choose.
 std::string list_text(const std::vector<nlohmann::json>& agents);
 // Returns one line per job of a service.

@@ -8,6 +8,7 @@
 
 #include "base/concat.h"
 #include "launcher/control/json_fields.h"
+#include "launcher/control/text.h"
 #include "rendezvous/protocol/core/rank_row.h"
 
 namespace ddprun {
@@ -103,13 +104,10 @@ JobView view_of(const Json& picture) {
   } else {
     view.ranks_left_out = integer_field(job, "ranks_left_out").value_or(0);
   }
-  for (const TopRow& row : view.ranks) {
-    if (row.step && (!view.step || *row.step > *view.step)) view.step = row.step;
-    if (row.steps_per_second && row.step == view.step) view.steps_per_second = row.steps_per_second;
-  }
+  view.progress = progress_of(picture);
   // Agents say how far a rank is behind their own ranks only.
   for (TopRow& row : view.ranks) {
-    if (row.step) row.lag = *view.step - *row.step;
+    if (row.step) row.lag = *view.progress.step - *row.step;
   }
   return view;
 }

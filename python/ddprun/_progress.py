@@ -20,7 +20,7 @@ _MAGIC_AND_VERSION = (0x50524444, 2)
 _MAPPED_BYTES = 4096  # of a page, for the fields below
 # Indexes of 64-bit words in the page.
 _REPORTS, _STEP, _ACTIVITY, _LONG_WAITS = 1, 2, 3, 5
-_FIRST_STEP_NS, _FIRST_STEP, _CHECKPOINT_NS = 9, 10, 11
+_FIRST_STEP_NS, _FIRST_STEP, _CHECKPOINT_NS, _TOTAL_STEPS = 9, 10, 11, 269
 _STEP_LIMIT = 1 << 63
 
 
@@ -70,7 +70,14 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def report_progress(step: int) -> None:
+def _int64(step: int) -> int:
+    number = operator.index(step)
+    if not -_STEP_LIMIT <= number < _STEP_LIMIT:
+        raise ValueError(f"report_progress: invalid step {number} (expected an integer of 64 bits)")
+    return number
+
+
+def report_progress(step: int, total: Optional[int] = None) -> None:
     """Reports that this worker has done a step. Call it once in each step.
 
     ``--hang-timeout`` watches a worker from its first report on. ``ddprun status`` and the status
@@ -80,17 +87,19 @@ def report_progress(step: int) -> None:
     ----------
     step
         The number of the step, a signed integer of 64 bits.
+    total
+        The number of steps of the whole training. With it ddprun says how long the rest will take.
+        None, or a number below 1: it is not known, or it was said before.
 
     Raises
     ------
     TypeError
-        `step` is not an integer. Also without a launcher, so that a test finds it.
+        `step` or `total` is not an integer. Also without a launcher, so that a test finds it.
     ValueError
-        `step` has more than 64 bits. Also without a launcher.
+        `step` or `total` has more than 64 bits. Also without a launcher.
     """
-    number = operator.index(step)
-    if not -_STEP_LIMIT <= number < _STEP_LIMIT:
-        raise ValueError(f"report_progress: invalid step {number} (expected an integer of 64 bits)")
+    number = _int64(step)
+    steps = 0 if total is None else _int64(total)
     if not _is_open:
         _open()
     if _words is None or _signed_words is None:
@@ -98,6 +107,8 @@ def report_progress(step: int) -> None:
     if _words[_FIRST_STEP_NS] == 0:
         _signed_words[_FIRST_STEP] = number
         _words[_FIRST_STEP_NS] = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    if steps > 0:
+        _signed_words[_TOTAL_STEPS] = steps
     _signed_words[_STEP] = number
     _words[_REPORTS] += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ class _Progress:
         self._path = path
         self._leave = leave
         self._leaves = False
+        self._total: Optional[int] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Listens for requests.
@@ -58,11 +60,19 @@ class _Progress:
                              "Lightning, which has a handler of its own for SIGTERM (use USR1)")
         listen_for_save_requests()
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Finds out how many steps the training has."""
+        try:
+            steps = trainer.estimated_stepping_batches  # infinite if it is not known
+        except Exception:  # accumulate_grad_batches changes from epoch to epoch
+            steps = trainer.max_steps  # -1 if it is not known
+        self._total = int(steps) if math.isfinite(steps) else None
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any,
                            **options: Any) -> None:
         """Reports the step, and saves if that was requested."""
         step = trainer.global_step
-        report_progress(step)
+        report_progress(step, self._total)
         if not self._requests.requested_at(step):
             return
         trainer.save_checkpoint(self._path or self._default_path(trainer))

@@ -43,7 +43,7 @@ class _Progress:
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
         """Reports the step. If a save was requested, the Trainer saves and stops."""
-        report_progress(state.global_step)
+        report_progress(state.global_step, state.max_steps)
         if self._requests.requested_at(state.global_step):
             self._must_save = True
             control.should_training_stop = True

@@ -96,6 +96,18 @@ Json describe(const Membership::Member& member, TimePoint now) {
   return json;
 }
 
+// What is not known is left out.
+Json describe(const GenerationRecord& one, const Moment& now) {
+  Json json{{"number", one.number.value}};
+  if (one.nodes > 0) json["nodes"] = one.nodes;
+  if (one.ranks > 0) json["ranks"] = one.ranks;
+  if (one.formed) json["since"] = calendar_text(now, *one.formed);
+  if (one.ended) json["until"] = calendar_text(now, *one.ended);
+  if (one.end != GenerationEnd::kNone) json["end"] = enum_name(kGenerationEndWords, one.end);
+  if (!one.what.empty()) json["what"] = one.what;
+  return json;
+}
+
 // Returns the job without its ranks.
 std::string describe(const Membership& job, const Moment& now) {
   Json json{{"id", job.spec().id},
@@ -121,6 +133,8 @@ std::string describe(const Membership& job, const Moment& now) {
     told["kind"] = kind_word(verdict.ends.front());
     failures.push_back(std::move(told));
   }
+  Json& generations = json["generations"] = Json::array();
+  for (const GenerationRecord& one : job.generations()) generations.push_back(describe(one, now));
   if (const std::optional<TimePoint>& formed = job.formed_at()) {
     json["generation_since"] = calendar_text(now, *formed);
     json["generation_since_ms_ago"] = to_ms(now.boot - *formed);

@@ -47,6 +47,17 @@ void fields(F& at, Of<F, BooksState>& books) {
   at.optional("steps", !books.steps.empty(), books.steps, Most{TimeBooks::kSpansKept});
 }
 
+template <class F>
+void fields(F& at, Of<F, GenerationRecord>& one) {
+  at.field("number", one.number);
+  at.optional("nodes", one.nodes > 0, one.nodes, kCount);
+  at.optional("ranks", one.ranks > 0, one.ranks, kCount);
+  at.optional("formed_ms", one.formed);
+  at.optional("ended_ms", one.ended);
+  at.optional("end", one.end != GenerationEnd::kNone, one.end, kGenerationEndWords);
+  at.optional("what", !one.what.empty(), one.what, kMaxTextBytes);
+}
+
 // All fields but the places. Optional: earlier versions did not write it, or it may have no value.
 template <class F>
 void fields(F& at, Of<F, JobRecord>& record) {
@@ -69,6 +80,8 @@ void fields(F& at, Of<F, JobRecord>& record) {
   at.optional("missing", true, state.missing);
   at.optional("node_failures", true, state.node_failures);
   at.optional("books", state.books);
+  at.optional("generations", !state.generations.empty(), state.generations,
+              Most{GenerationHistory::kKept});
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/protocol/core/progress.h"
 #include "rendezvous/protocol/shared_fields.h"
 
 namespace ddprun {
@@ -16,6 +17,11 @@ nlohmann::json rank_json(const RankRow& row, const RankPlace& place) {
     const auto lag =
         static_cast<std::uint64_t>(*place.foremost_step) - static_cast<std::uint64_t>(*row.step);
     json["lag"] = *row.step <= *place.foremost_step ? lag : 0;
+  }
+  const Progress progress{
+      .step = row.step, .total_steps = row.total_steps, .steps_per_second = row.steps_per_second};
+  if (const auto left = time_left(progress); left && row.state == "running") {
+    json["left_s"] = *left / std::chrono::seconds(1);
   }
   return json;
 }

@@ -58,6 +58,7 @@ void fields(F& at, Of<F, RankRow>& row) {
   at.optional("pid", row.pid > 0, row.pid, kCount);
   at.field("state", row.state, kMaxRankTextBytes);
   at.optional("step", row.step, kStep);
+  at.optional("total_steps", row.total_steps, Bounds{1, kMaxInt64});
   at.optional("steps_per_second", row.steps_per_second);
   at.optional("collective", !row.collective.empty(), row.collective, kMaxRankTextBytes);
   at.optional("waiting_s", row.waiting_s);

@@ -16,13 +16,18 @@ LIGHTNING = """
     from ddprun._store import StoreClient
     saved = []
     trainer = types.SimpleNamespace(
-        global_step=0, default_root_dir="root", is_global_zero=True, should_stop=False,
+        global_step=0, max_steps=70, default_root_dir="root", is_global_zero=True,
+        should_stop=False,
         checkpoint_callback=types.SimpleNamespace(dirpath="run1") if {dirpath} else None,
         save_checkpoint=saved.append,
         loggers=[types.SimpleNamespace(finalize=lambda end: print("logged:", end))])
     callback = ddprun.lightning.ProgressCallback({options})
     assert isinstance(callback, sys.modules["{package}.callbacks"].Callback)
     callback.setup(trainer, None, "fit")
+    {total}
+    callback.on_train_start(trainer, None)
+    totals = []
+    ddprun.lightning.report_progress = lambda step, total: totals.append(total)
     def fit():
         while not trainer.should_stop:
             trainer.global_step += 1
@@ -41,6 +46,7 @@ LIGHTNING = """
     except SystemExit as end:
         print("left with", end.code)
     store = StoreClient(ddprun.Environment.current(), 60)
+    assert set(totals) == {{{expected}}}, totals
     print(saved, trainer.global_step, store.wait("ddprun/checkpoint", 60))
 """
 # The last rank signals itself at step 5. {after_step} is what another callback does.
@@ -52,8 +58,10 @@ TRANSFORMERS = """
     here = ddprun.Environment.current()
     control = types.SimpleNamespace(should_save=False, should_evaluate=False,
                                     should_training_stop=False)
-    state = types.SimpleNamespace(global_step=0, is_world_process_zero=here.rank == 0)
+    state = types.SimpleNamespace(global_step=0, max_steps=70, is_world_process_zero=here.rank == 0)
     callback = ddprun.transformers.ProgressCallback({options})
+    totals = []
+    ddprun.transformers.report_progress = lambda step, total: totals.append(total)
     def save_if_told():  # as the Trainer does with save_strategy="best", where this is not the best
         if control.should_evaluate:
             control.should_save = False
@@ -82,6 +90,7 @@ TRANSFORMERS = """
     except SystemExit as end:
         print("left with", end.code)
     store = StoreClient(here, 60)
+    assert set(totals) == {{70}}, totals
     print(state.global_step, store.wait("ddprun/checkpoint", 60))
 """
 # A torch whose collectives go through the store.
@@ -143,6 +152,8 @@ class Callbacks(frame.Test):
     def said_by(self, script: str, *words: str, code: int = 0, **values: object) -> str:
         for name in ("setup", "after_step", "after_epoch"):
             values.setdefault(name, "pass")
+        values.setdefault("total", "trainer.estimated_stepping_batches = 90")
+        values.setdefault("expected", 90)
         return self.job(["--checkpoint-signal=USR1", *words, self.script(script.format(**values))],
                         PYTHONPATH=f"{frame.SOURCES / 'python'}:{self.folder}").end(code)
 
@@ -161,6 +172,14 @@ class Callbacks(frame.Test):
             self.said_by(LIGHTNING, package="pytorch_lightning", dirpath=True,
                          options="every=4, path='here.ckpt', leave=False"),
             "['here.ckpt'] 8 8\n")
+
+    def test_lightning_may_not_know_how_many_steps_there_are(self):
+        self.double("lightning.pytorch.callbacks", "Callback")
+        for total, expected in [("trainer.estimated_stepping_batches = float('inf')", None),
+                                ("'Lightning may refuse to estimate'", 70),
+                                ("trainer.max_steps = -1", -1)]:
+            self.said_by(LIGHTNING, package="lightning.pytorch", options="", dirpath=True,
+                         total=total, expected=expected)
 
     def test_transformers_saves_announces_and_leaves(self):
         self.double("transformers", "TrainerCallback")

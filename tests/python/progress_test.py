@@ -26,7 +26,7 @@ class Page(frame.Test):
             RANK="1", WORLD_SIZE="2",
             DDPRUN_WORKER_PAGE=f"{PAGE_BYTES}@/proc/{os.getpid()}/fd/{file}"))
         self.assertEqual(os.pread(file, PAGE_BYTES, 0), bytes(PAGE_BYTES), "of another worker")
-        self.page = os.pread(file, 96, PAGE_BYTES)
+        self.page = os.pread(file, 4096, PAGE_BYTES)
         return dict(zip(FIELDS, struct.unpack_from("<QqQQQ", self.page, 8)))
 
     def check(self, program: str, version: int = 2, **expected: int) -> None:
@@ -41,6 +41,14 @@ class Page(frame.Test):
         when, step = struct.unpack_from("<Qq", self.page, 72)
         self.assertEqual(step, 7)
         self.assertTrue(before < when < time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    def test_the_total_of_steps_is_kept_until_another_one_is_told(self):
+        for calls, total in [("1", 0), ("1, None", 0), ("1, total=0", 0), ("1, -1", 0),
+                             ("1, 2**63 - 1", 2**63 - 1)]:
+            self.check(f"ddprun.report_progress({calls})", reports=1, step=1)
+            self.assertEqual(struct.unpack_from("<q", self.page, 2152), (total,), calls)
+        self.check("ddprun.report_progress(1, 900); ddprun.report_progress(2)", reports=2, step=2)
+        self.assertEqual(struct.unpack_from("<q", self.page, 2152), (900,))
 
     def test_only_a_checkpoint_that_is_written_is_waited_for(self):
         self.check("""
@@ -109,13 +117,17 @@ ddprun.report_progress(1)""", reports=1, step=1)
         for step in (2**63, -2**63 - 1):
             with self.assertRaisesRegex(ValueError, f"^report_progress: invalid step {step} "):
                 ddprun.report_progress(step)
+            with self.assertRaisesRegex(ValueError, f"^report_progress: invalid step {step} "):
+                ddprun.report_progress(1, step)
+        with self.assertRaises(TypeError):
+            ddprun.report_progress(1, total=1e6)
 
 
 class Launcher(frame.Test):
     def test_status_shows_the_step(self):
         script = self.script("""
             import ddprun
-            ddprun.report_progress(56 + ddprun.Environment.current().rank)
+            ddprun.report_progress(56 + ddprun.Environment.current().rank, 1000)
             print("reported")
             open(f"go.{ddprun.Environment.current().rank}").read()
         """)
@@ -126,6 +138,10 @@ class Launcher(frame.Test):
         job.read_until("reported$", 2)
         status = json.loads(frame.run([frame.DDPRUN, "status", "--json", str(job.process.pid)]))
         self.assertEqual([worker["step"] for worker in status["agents"][0]["workers"]], [56, 57])
+        self.assertEqual([rank["total_steps"] for rank in status["agents"][0]["ranks"]],
+                         [1000, 1000])
+        self.assertIn("  step 57 of 1,000",
+                      frame.run([frame.DDPRUN, "status", str(job.process.pid)]))
         for gate in gates:
             gate.write_text("")
         job.end()

@@ -252,7 +252,9 @@ bool Context::save_requested() {
 
 bool Context::may_be_asked_to_save() const { return impl_->env.checkpoint_signal != 0; }
 
-void Context::report_progress(std::int64_t step) { impl_->reporter->report_step(step); }
+void Context::report_progress(std::int64_t step, std::int64_t total) {
+  impl_->reporter->report_step(step, total);
+}
 void Context::report_activity() { impl_->reporter->report_activity(); }
 
 std::function<void(std::int64_t)> Context::checkpoint_announcer() const {

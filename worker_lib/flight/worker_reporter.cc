@@ -51,7 +51,7 @@ PagePlace WorkerReporter::place() const {
   return page_ ? PagePlace{.file = page_->file.get(), .offset = page_->offset} : PagePlace();
 }
 
-void WorkerReporter::report_step(std::int64_t step) {
+void WorkerReporter::report_step(std::int64_t step, std::int64_t total) {
   WorkerPage* const page = mapped();
   if (!page) return;
   const std::uint64_t now = to_page_time(BootClock::now());
@@ -59,6 +59,7 @@ void WorkerReporter::report_step(std::int64_t step) {
     page->first_step.store(step, std::memory_order_relaxed);
     page->first_step_ns.store(now, std::memory_order_relaxed);
   }
+  if (total > 0) page->total_steps.store(total, std::memory_order_relaxed);
   const std::uint64_t number = page->reports.load(std::memory_order_relaxed) + 1;
   StepMark& mark = page->mark_of(number);
   constexpr auto kRelease = std::memory_order_release;  // see read_record()

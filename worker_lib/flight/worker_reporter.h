@@ -49,7 +49,8 @@ class WorkerReporter {
   // lives.
   PagePlace place() const;
 
-  void report_step(std::int64_t step);
+  // total: how many steps the training has; 0 or less: what was said before stays.
+  void report_step(std::int64_t step, std::int64_t total = 0);
   void report_activity();
   // Reports that the training has waited that long for a checkpoint.
   void report_checkpoint(Duration time);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/protocol/core/progress.h"
+
 namespace ddprun {
 
 // TopRow: a rank. Fields that are not known have no value or are empty. Texts may be of workers,
@@ -21,8 +23,8 @@ struct TopRow {
 struct JobView {
   std::string id;
   std::string phase;
-  std::optional<std::int64_t> generation, step, restarts_used, max_restarts;
-  std::optional<double> steps_per_second;
+  std::optional<std::int64_t> generation, restarts_used, max_restarts;
+  Progress progress;         // of the foremost rank
   std::string goodput;       // a sentence
   std::string last_failure;  // why the last restart was needed
   std::string outcome;       // how the job has ended; empty: it has not

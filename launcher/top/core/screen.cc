@@ -7,7 +7,6 @@
 
 #include "base/concat.h"
 #include "base/counted.h"
-#include "base/printed.h"
 #include "launcher/top/core/printable_text.h"
 
 namespace ddprun {
@@ -164,8 +163,7 @@ std::optional<std::int64_t> TopScreen::selected() const {
 std::vector<std::string> TopScreen::head() const {
   std::string first = concat("job '", view_.id, "': ", view_.phase);
   if (view_.generation) first += ", generation " + number_text(view_.generation);
-  if (view_.step) first += " | step " + number_text(view_.step);
-  if (view_.steps_per_second) first += ", " + printed("%.1f steps/s", *view_.steps_per_second);
+  if (view_.progress.step) first += " | " + progress_text(view_.progress);
   if (view_.restarts_used) {
     first += " | restarts: " + number_text(view_.restarts_used);
     if (view_.max_restarts) first += " of " + number_text(view_.max_restarts) + " used";

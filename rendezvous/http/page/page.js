@@ -136,6 +136,136 @@ function stateOfNode(job, node) {
   return ["idle", "first_rank" in node ? "prepares its workers" : "waits as a spare"];
 }
 
+// --- how far it is ----------------------------------------------------------------------------------
+
+const grouped = (number) => number.toLocaleString("en-US");
+const rateText = (rate) => `${rate > 0 && rate < 1 ? rate.toPrecision(2) : rate.toFixed(1)} steps/s`;
+
+// Returns "50 s", "43 min", "12 h 5 min" or "3 d 4 h".
+function about(ms) {
+  const s = Math.floor(ms / 1000);
+  if (s < 100) return `${s} s`;
+  if (s < 6000) return `${Math.floor(s / 60)} min`;
+  if (s < 48 * 3600) return `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
+}
+
+// Returns for how many milliseconds the steps after this one take; null: that is not known, or no
+// step is left.
+function timeLeft(step, total, rate) {
+  return step !== null && total !== null && rate > 0 && step < total
+    ? (total - step) * 1000 / rate : null;
+}
+
+// Returns {step, total, rate} of the foremost rank; null: the training has not told its steps.
+function progressOf(job) {
+  const step = stepOf(job);
+  const foremost = ranksKnown(job).filter((row) => row.step === step);
+  const known = (field) => foremost.find((row) => row[field] !== undefined)?.[field] ?? null;
+  const total = known("total_steps");
+  if (step === null || total === null) return null;
+  const rate = stepsPerSecond(job) ?? known("steps_per_second");
+  return {step, total, rate: job.phase === "running" ? rate : null};
+}
+
+function progressText({step, total, rate}) {
+  const left = timeLeft(step, total, rate);
+  return [`step ${grouped(step)} of ${grouped(total)}`, rate === null ? null : rateText(rate),
+    left === null ? null : `about ${about(left)} left`].filter((part) => part).join(", ");
+}
+
+function progressOfJob(job) {
+  const of = progressOf(job);
+  if (!of) return null;
+  const text = progressText(of);
+  return make("section", {id: "progress"}, make("p", {}, text),
+    make("progress", {max: of.total, value: Math.max(0, of.step), "aria-label": text}));
+}
+
+// --- generations -----------------------------------------------------------------------------------
+
+// How a generation ended: its mark and words. No colour stands alone.
+const ENDS = {
+  running: ["▶", "runs"], failed: ["✕", "failed"], resized: ["⇄", "was resized"],
+  restarted: ["↻", "was restarted by a person"], interrupted: ["‖", "was interrupted"],
+  stopped: ["■", "was stopped"], succeeded: ["✓", "succeeded"], unknown: ["?", "has ended"],
+};
+
+// An older service tells nothing of generations.
+const generationsKnown = (job) => job.generations ?? [];
+
+function endOf(job, i) {
+  const {end} = generationsKnown(job)[i];
+  if (end) return end in ENDS ? end : "unknown";
+  return i === generationsKnown(job).length - 1 && job.phase === "running" ? "running" : "unknown";
+}
+
+// Returns the begin and the end of what the time axis shows, and for each generation its own. A
+// bound that is not known is that of the next generation, or of the axis.
+function axisOf(job) {
+  const all = generationsKnown(job);
+  const time = (text) => text === undefined ? undefined : Date.parse(text);
+  const known = all.flatMap(({since, until}) => [time(since), time(until)])
+    .filter((one) => one !== undefined);
+  const now = Date.parse(status.time);
+  const end = job.phase === "ended" && known.length > 0 ? Math.max(...known) : now;
+  const begin = Math.min(...known, end - 1);
+  const bounds = all.map(({since, until}, i) => [
+    time(since) ?? time(all[i - 1]?.until) ?? begin, time(until) ?? time(all[i + 1]?.since) ?? end]);
+  return {begin, end, bounds, isKnown: known.length > 0};
+}
+
+function sentenceOf(job, i, {bounds}) {
+  const {number, since, until} = generationsKnown(job)[i];
+  const kind = endOf(job, i);
+  const lasted = duration(bounds[i][1] - bounds[i][0]);
+  const name = `Generation ${number}`;
+  if (kind === "running") {
+    return since ? `${name} has run for ${lasted}` : `${name} runs; it is not known since when`;
+  }
+  if (kind === "unknown") return `${name} has ended; it is not known when and why`;
+  const text = `${name} ${ENDS[kind][1]}`;
+  return since && until ? `${text} after ${lasted}`
+    : `${text}; it is not known ${since ? "when" : "since when it ran"}`;
+}
+
+// Returns the timeline. paintGenerations() keeps the bars and times up to date.
+function generationsOfJob(job) {
+  const all = generationsKnown(job);
+  if (all.length === 0) return null;
+  const row = ({nodes, ranks, since, what}, i) => make("li", {"data-generation": i},
+    make("p", {}, make("span", {class: "mark", "aria-hidden": "true"}, ENDS[endOf(job, i)][0]), " ",
+      make("strong", {}), what ? `: ${what}` : null,
+      make("span", {class: "dim"}, nodes ? `, ${count(ranks, "rank")} on ${count(nodes, "node")}` : "",
+        since ? `, formed ${moment(since)}` : "")),
+    make("div", {class: "track", "aria-hidden": "true"},
+      make("div", {class: `life is-${endOf(job, i)}`})));
+  const first = all[0].number;
+  return make("section", {id: "generations"}, make("h2", {}, "Generations"),
+    make("ul", {class: "timeline"}, ...all.map(row).reverse()),
+    make("p", {class: "axis dim"}, make("span", {}), make("span", {})),
+    first > 0 ? make("p", {class: "dim"}, first === 1 ? "Generation 0 is not known any more."
+      : `Generations 0 to ${first - 1} are not known any more.`) : null);
+}
+
+function paintGenerations(job) {
+  const section = byId("generations");
+  if (!section) return;
+  const axis = axisOf(job);
+  const place = (time) => 100 * (time - axis.begin) / (axis.end - axis.begin);
+  for (const item of section.querySelectorAll("[data-generation]")) {
+    const i = Number(item.dataset.generation);
+    setText(item.querySelector("strong"), sentenceOf(job, i, axis));
+    const [begin, end] = axis.bounds[i].map(place);
+    const {style} = item.querySelector(".life");
+    style.left = `min(${begin.toFixed(2)}%, 100% - 4px)`;
+    style.width = `${Math.max(0, end - begin).toFixed(2)}%`;
+  }
+  const [begin, end] = section.querySelectorAll(".axis span");
+  setText(begin, axis.isKnown ? moment(axis.begin) : "");
+  setText(end, job.phase === "ended" ? moment(axis.end) : "now");
+}
+
 // --- sections --------------------------------------------------------------------------------------
 
 function table(headings, rows) {
@@ -504,7 +634,7 @@ function render() {
   const job = id === null ? null : status.jobs.find((one) => one.id === id);
   if (job) {
     document.title = `${job.id} ${stateOf(job)}`;
-    const {nodes, failures, events, times, ranks, ...head} = job;
+    const {nodes, failures, events, times, ranks, generations, ...head} = job;
     const row = ranksKnown(job).find((one) => one.rank === rank);
     if (firstListed >= ranksKnown(job).length) firstListed = 0;
     const fields = columnsOf(ranksKnown(job)).map(([field]) => field);
@@ -512,13 +642,16 @@ function render() {
     const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
+    ["progress", [id, progressOf(job)], () => progressOfJob(job)],
     ["goodput", [id, times], () => goodputOf(job)],
+    ["generations", [id, job.phase, generations], () => generationsOfJob(job)],
     ...(rank === null ? []
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
     ["ranks", [id, order, firstListed, fields, ranksKnown(job).length, job.ranks_left_out], () => ranksOfJob(job)],
     ["failures", [id, failures], () => failuresOf(job)],
     ["events", [id, events], () => eventsOf(job)]]);
+    paintGenerations(job);
     paintRanks(job);
     fillRanks(job);
   } else if (id !== null) {

@@ -89,7 +89,7 @@ void Membership::end_hang() {
   for (const WorkerEnd& end : hung_ranks(snapshots())) take_down(end, now_ - end.age);
   note("workers hang: " + describe(ends_.front().end));
   books_.hung(first_trouble());
-  begin_forming("workers hang");
+  begin_forming(GenerationEnd::kFailed, "workers hang");
 }
 
 // Judges a hang again with the snapshots of all nodes. The node that reported it first knew
@@ -154,6 +154,7 @@ bool Membership::settle_failure() {
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
   blame(first);
+  history_.judge(GenerationEnd::kFailed, describe(first));
   out_.failures.emplace_back(kind_word(first));
   std::optional<Duration> lived;
   if (formed_at_) lived = now_ - *formed_at_;

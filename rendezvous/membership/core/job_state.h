@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
+#include "rendezvous/membership/core/generation_history.h"
 #include "rendezvous/membership/core/restart_budget.h"
 #include "rendezvous/membership/core/time_books.h"
 #include "rendezvous/protocol/core/control_message.h"
@@ -48,6 +49,7 @@ struct JobState {
   std::map<std::string, int>
       node_failures;                     // by host: how often its workers were the first to fail
   std::optional<BooksState> books = {};  // nullopt: an older version has written the state
+  std::vector<GenerationRecord> generations = {};  // as GenerationHistory::records()
 };
 
 struct JobRecord {

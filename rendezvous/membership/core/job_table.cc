@@ -26,7 +26,13 @@ std::string ended_and_forgotten(const std::string& job) {
   return "its job '" + job + "' has ended and is forgotten";
 }
 
-void move_times(BooksState& books, Duration by) {
+void move_times(JobState& state, Duration by) {
+  for (GenerationRecord& one : state.generations) {
+    for (std::optional<TimePoint>* const time : {&one.formed, &one.ended})
+      if (*time) **time += by;
+  }
+  if (!state.books) return;
+  BooksState& books = *state.books;
   books.since += by;
   if (books.left) *books.left += by;
   OpenGeneration& open = books.open;
@@ -53,7 +59,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
     JobState state = kept.state;
-    if (state.books) move_times(*state.books, -options_.calendar);
+    move_times(state, -options_.calendar);
     Job job{kept.instance, kept.former_instance,
             Membership(state, options_.times.lease, now, options_.earlier_run_lasts)};
     job.owner = kept.owner;
@@ -495,7 +501,7 @@ void JobTable::record(Job& job) {
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
   JobState state = job.membership.state(now_);
-  move_times(*state.books, options_.calendar);
+  move_times(state, options_.calendar);
   out_.changes.push_back({changes_, JobChanged{{.instance = job.instance,
                                                 .former_instance = job.former_instance,
                                                 .end_number = job.end_number,

@@ -21,6 +21,12 @@ namespace {
 // one.
 bool is_possible(Generation generation) { return generation.value <= kMaxGeneration / 2; }
 
+// Returns how a generation ended that ran until the end of its job.
+GenerationEnd end_of(const Verdict& verdict) {
+  if (verdict.success) return GenerationEnd::kSucceeded;
+  return verdict.cause == VerdictCause::kStopped ? GenerationEnd::kStopped : GenerationEnd::kFailed;
+}
+
 // Returns which node replaces which node that failed too often, for people. Empty if none was
 // replaced.
 std::string replacements(const std::vector<NodeCandidate>& nodes,
@@ -56,6 +62,7 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now,
       generation_(state.generation),
       budget_(spec_.max_restarts, spec_.restart_rules),
       books_(state.books ? TimeBooks(*state.books, now) : TimeBooks(now)),
+      history_(state.generations),
       reason_(state.reason),
       forming_since_(now),
       known_since_(now),
@@ -78,6 +85,7 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now,
         .node_rank = place.assignment.node_rank.value,
         .assignment = place.assignment};
     recalled_nodes_ = place.assignment.node_count;
+    history_.recall(generation_, place.assignment.node_count, place.assignment.world_size);
   }
   recount_all();
   for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
@@ -121,7 +129,8 @@ JobState Membership::state(TimePoint now) const {
                  .verdict = verdict_,
                  .missing = missing_,
                  .node_failures = failures_.counts(),
-                 .books = books_.state()};
+                 .books = books_.state(),
+                 .generations = history_.records()};
   if (phase_ == JobPhase::kEnded) return state;
   for (const DatedEnd& dated : ends_) state.ends.push_back(dated.as_of(now));
   keep_likeliest(state.ends);
@@ -350,7 +359,7 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
       // The generation is already being ended.
     } else if (!ends_.empty()) {
       failed_ = true;
-      begin_forming("failure");
+      begin_forming(GenerationEnd::kFailed, "failure");
     } else if (current && !status.snapshots.empty()) {
       end_hang();
     } else if (!current) {
@@ -416,7 +425,9 @@ void Membership::note_leaving(const Member& member, int signal) {
     note(what);
     ending_ = stopped_verdict(exit_code_of_signal(signal), what);
   }
-  if (phase_ == JobPhase::kRunning) begin_forming(what);
+  if (phase_ == JobPhase::kRunning) {
+    begin_forming(ending_ ? GenerationEnd::kStopped : GenerationEnd::kResized, what);
+  }
   if (ending_) books_.stop(now_);
 }
 
@@ -495,8 +506,10 @@ TimePoint Membership::first_trouble() const {
   return first;
 }
 
-void Membership::begin_forming(std::string reason) {
+void Membership::begin_forming(GenerationEnd end, std::string reason) {
   phase_ = JobPhase::kForming;
+  const bool is_known = end == GenerationEnd::kFailed && !ends_.empty();
+  history_.leave(end, is_known ? describe(ends_.front().end) : reason, first_trouble());
   books_.leave(ending_ ? TimeCause::kStopped : TimeCause::kRecovery, first_trouble(), now_);
   failure_.reset();
   reason_ = std::move(reason);
@@ -524,7 +537,7 @@ void Membership::lose(Members::iterator it, NodeLoss loss, std::string how) {
   note(describe(ends_.back().end));
   if (phase_ != JobPhase::kRunning) return;
   failed_ = true;
-  begin_forming("a node was lost");
+  begin_forming(GenerationEnd::kFailed, "a node was lost");
 }
 
 // Handles a running generation: ends the job if all nodes have finished, or takes in a
@@ -548,8 +561,9 @@ void Membership::advance_running() {
     end(std::move(verdict));
   } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
              someone_may_join_now()) {
-    begin_forming(spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint"
-                                                       : "a node joined");
+    begin_forming(GenerationEnd::kResized, spec_.on_join == OnJoin::kCheckpoint
+                                               ? "a node joined at a checkpoint"
+                                               : "a node joined");
   }
 }
 
@@ -616,6 +630,7 @@ void Membership::form() {
   phase_ = JobPhase::kRunning;
   formed_at_ = now_;
   books_.form(now_);
+  history_.form(generation_, static_cast<int>(order.size()), world_size, now_);
   pause_ = Duration(0);
   last_call_.reset();
   ends_.clear();
@@ -680,6 +695,7 @@ void Membership::end(Verdict verdict) {
   verdict.max_restarts = spec_.max_restarts;
   verdict.times = books_.as_of(now_);
   books_.end(now_);
+  history_.leave(end_of(verdict), verdict.headline, now_);
   phase_ = JobPhase::kEnded;
   ending_.reset();
   last_call_.reset();
@@ -694,6 +710,7 @@ std::optional<JobTimes> Membership::times(TimePoint now) const {
 }
 
 void Membership::continue_books(const Membership& ended) {
+  history_ = ended.history_;
   books_ = ended.books_;
   books_.begin_again();
 }

@@ -85,6 +85,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/membership/core/generation_history.h"
 #include "rendezvous/membership/core/job_state.h"
 #include "rendezvous/membership/core/node_failures.h"
 #include "rendezvous/membership/core/restart_budget.h"
@@ -250,9 +251,11 @@ class Membership {
   // Returns where the job's time went, up to now. A job that has ended has its final times;
   // nullopt: an older version has recorded its end.
   std::optional<JobTimes> times(TimePoint now) const;
-  // Continues the books of an ended job, which begins again as this one. REQUIRES: no generation
-  // was formed.
+  // Continues the books and the history of an ended job, which begins again as this one.
+  // REQUIRES: no generation was formed.
   void continue_books(const Membership& ended);
+  // The latest generations, the oldest first: when and why they ended.
+  const std::vector<GenerationRecord>& generations() const { return history_.records(); }
   // Returns since when this run of the service has known the job.
   TimePoint known_since() const { return known_since_; }
   // Returns when the newest generation was formed. nullopt: never, or in an earlier run.
@@ -294,7 +297,7 @@ class Membership {
   bool settle_recall();
   std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
   void take_over();
-  void begin_forming(std::string reason);
+  void begin_forming(GenerationEnd end, std::string reason);
   TimePoint first_trouble() const;
   void lose(Members::iterator member, NodeLoss loss, std::string how);
   void note_leaving(const Member& member, int signal);
@@ -343,6 +346,7 @@ class Membership {
   Generation generation_{-1};
   RestartBudget budget_;
   TimeBooks books_;
+  GenerationHistory history_;
   Duration pause_{};      // after quick failures, before the next generation is formed
   TimePoint not_before_;  // end of that pause
   std::string reason_ = "start";

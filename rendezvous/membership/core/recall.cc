@@ -33,6 +33,7 @@ void Membership::recall(Member& member, const Hello& hello) {
     missing_.clear();
     was_forming_ = recall_broken_ = judges_recalled_ = false;
     recalled_nodes_ = 0;
+    history_.recall(generation_, 0, 0);
     recount_all();
   }
   if (!hello.assignment) return;
@@ -42,6 +43,7 @@ void Membership::recall(Member& member, const Hello& hello) {
   member.assignment = hello.assignment;
   member.node_rank = hello.assignment->node_rank.value;
   recalled_nodes_ = hello.assignment->node_count;
+  history_.recall(generation_, hello.assignment->node_count, hello.assignment->world_size);
   recount(member);
 }
 
@@ -82,7 +84,7 @@ bool Membership::settle_recall() {
   // may be caused by another's.
   judges_recalled_ = !was_forming_;
   if (ended && !std::exchange(recall_broken_, true)) {
-    begin_forming(kServiceRestarted);
+    begin_forming(GenerationEnd::kInterrupted, kServiceRestarted);
   }
   const bool can_end = ending_ && !awaiting;
   if (!complete && !can_end && now_ < *recall_until_) return false;
@@ -92,7 +94,9 @@ bool Membership::settle_recall() {
   if (ended) return true;
   if (here.empty()) {  // no node has come back: the outage may be all that has happened
     if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
-    books_.leave(TimeCause::kRecovery, books_.state().open.heard, now_);
+    const TimePoint heard = books_.state().open.heard;
+    history_.leave(GenerationEnd::kInterrupted, kServiceRestarted, heard);
+    books_.leave(TimeCause::kRecovery, heard, now_);
     return true;
   }
   // The other nodes still run the generation, so the outage did not end these nodes' workers.
@@ -103,7 +107,7 @@ bool Membership::settle_recall() {
   }
   failed_ = true;
   judges_recalled_ = false;
-  begin_forming("a node was lost");
+  begin_forming(GenerationEnd::kFailed, "a node was lost");
   return true;
 }
 
@@ -137,6 +141,7 @@ void Membership::take_over() {
   recall_until_.reset();
   find_first_lease();
   phase_ = JobPhase::kRunning;
+  history_.go_on();
   if (!books_.is_in_generation()) {  // the history before that is lost
     books_.form(now_);
     books_.started(now_);

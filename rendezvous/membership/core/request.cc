@@ -45,7 +45,8 @@ void Membership::stop_for(const UserRequest& request) {
   }
   books_.stop(now_);
   if (phase_ == JobPhase::kRunning) {
-    begin_forming("the job is being stopped: " + request.by + " asked for it");
+    begin_forming(GenerationEnd::kStopped,
+                  "the job is being stopped: " + request.by + " asked for it");
   } else if (hurries && !recall_until_) {
     for (const auto& member : members_) {
       if (runs_workers(member.second)) tell(member);
@@ -73,7 +74,7 @@ void Membership::restart_for(const UserRequest& request) {
     answer.done = true;
     answer.text = concat("generation ", generation_, " ends and is formed again on ",
                          counted(tally_.assigned, "node"), "; this uses no restart");
-    begin_forming("restart asked for by " + request.by);
+    begin_forming(GenerationEnd::kRestarted, "restart asked for by " + request.by);
     note(named() + ": " + reason_);
     advance();
   }

@@ -114,7 +114,7 @@ bool Membership::ended_by_outage(const Member& member) {
     last_free_ = now_;
     ended_by_outage_ = true;
   }
-  begin_forming(what);
+  begin_forming(failed_ ? GenerationEnd::kFailed : GenerationEnd::kInterrupted, what);
   return true;
 }
 

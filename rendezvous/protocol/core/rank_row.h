@@ -23,6 +23,7 @@ struct RankRow {
   int pid = 0;        // 0: it never existed
   std::string state;  // "running", "stopped", or how it ended
   std::optional<std::int64_t> step = {};
+  std::optional<std::int64_t> total_steps = {};  // of the training, above 0
   std::optional<double> steps_per_second = {};
   std::string collective = {};  // the present call or else the last one; empty: there was none
   std::optional<double> waiting_s = {};  // in the present call

@@ -29,7 +29,7 @@ if ddprun.generation() == 0:
     raise RuntimeError(sys.argv[2])
 step = 100
 while not pathlib.Path(sys.argv[1]).exists():
-    ddprun.report_progress(step)
+    ddprun.report_progress(step, 1_000_000)
     step += 1
     time.sleep(0.05)
 """
@@ -140,7 +140,8 @@ def simulated(step: int) -> dict:
     """The status of a job of 1,000 ranks, of which some are in trouble."""
     ranks = [{"rank": rank, "local_rank": rank % SLOTS, "node": rank // SLOTS,
               "host": f"node{rank // SLOTS}", "pid": 10000 + rank, "state": "running",
-              "step": step - rank % 3, "steps_per_second": 12.5, "lag": rank % 3,
+              "step": step - rank % 3, "total_steps": 10_000,
+              "steps_per_second": 12.5, "lag": rank % 3,
               "collective": f"all_reduce {step}", "waiting_s": rank / 1000, "restarts": 1,
               "cpu_percent": (rank + step) % 100, "memory_bytes": (1 + rank % 4) << 30}
              for rank in range(RANKS)]
@@ -152,7 +153,16 @@ def simulated(step: int) -> dict:
               "generation": 1, "silent_ms": step % 100, "node_rank": node,
               "first_rank": node * SLOTS, "last_rank": node * SLOTS + SLOTS - 1}
              for node in range(RANKS // SLOTS)]
-    job = {"id": "train", "phase": "running", "generation": 1, "min_nodes": 125, "max_nodes": 125,
+    generations = [
+        {"number": 4, "until": "2026-11-21T12:09:00.000Z", "end": "failed", "what": MARKUP},
+        {"number": 5, "since": "2026-11-21T12:09:03.000Z", "end": "unknown"},
+        {"number": 6, "since": "2026-11-21T12:09:33.000Z", "until": "2026-11-21T12:09:43.000Z",
+         "end": "resized", "what": "a node joined", "nodes": 1, "ranks": 8},
+        {"number": 7, "since": "2026-11-21T12:09:43.000Z", "until": "2026-11-21T12:09:53.000Z",
+         "end": "of a later version"},
+        {"number": 8, "since": "2026-11-21T12:09:53.000Z", "nodes": 125, "ranks": RANKS}]
+    job = {"id": "train", "generations": generations, "phase": "running", "generation": 1,
+           "min_nodes": 125, "max_nodes": 125,
            "restarts_used": 1, "max_restarts": 3, "events": [], "failures": [], "nodes": nodes,
            "nodes_left_out": 0, "ranks": ranks, "ranks_left_out": 0, "since_ms_ago": step}
     return {"version": "1", "host": "h", "time": "2026-11-21T12:10:03.000Z", "jobs": [job],
@@ -193,6 +203,34 @@ def check_ranks(page: browser.Browser) -> None:
     assert len(saved["job"]["ranks"]) == RANKS, saved.keys()
 
 
+def check_generations(page: browser.Browser) -> None:
+    """The timeline, which is readable without its bars."""
+    lines = page.evaluate("[...document.querySelectorAll('#generations li')].map("
+                          "(item) => item.innerText)")
+    assert [line.split("\n")[0] for line in lines[:2]] == lines[:2], lines
+    assert lines[0].startswith("▶ Generation 8 has run for 10 s, 1000 ranks on 125 nodes, "), lines
+    assert lines[1].startswith("? Generation 7 has ended; it is not known when and why"), lines
+    assert lines[2].startswith("⇄ Generation 6 was resized after 10 s: a node joined, 8 ranks on "
+                               "1 node, formed "), lines
+    assert lines[3].startswith("? Generation 5 has ended; it is not known when and why"), lines
+    assert lines[4] == f"✕ Generation 4 failed; it is not known since when it ran: {MARKUP}", lines
+    assert "Generations 0 to 3 are not known any more." in page.text()
+    bars = page.evaluate("""[...document.querySelectorAll('#generations .life')].map((bar) => {
+        const [own, all] = [bar, bar.parentElement].map((one) => one.getBoundingClientRect());
+        return [100 * (own.left - all.left) / all.width, 100 * own.width / all.width];})""")
+    # The axis has the 63 s from the first time that is known.
+    expected = [(84, 16), (68, 16), (52, 16), (5, 48), (0, 1)]
+    for (left, width), (known_left, known_width) in zip(bars, expected, strict=True):
+        assert abs(left - known_left) < 2 and abs(width - known_width) < 2, bars
+
+
+def check_progress(page: browser.Browser, step: int) -> None:
+    text = page.evaluate("document.querySelector('#progress p').textContent")
+    assert text == f"step {step} of 10,000, 12.5 steps/s, about 13 min left", text
+    bar = "document.querySelector('#progress progress')"
+    assert page.evaluate(f"[{bar}.value, {bar}.max, {bar}.ariaLabel]") == [step, 10_000, text]
+
+
 def look_at_many_ranks(sources: str) -> None:
     files = pathlib.Path(sources) / "rendezvous/http/page"
     assert sum(file.stat().st_size for file in files.iterdir()) <= 120 * 1024
@@ -215,14 +253,31 @@ def look_at_many_ranks(sources: str) -> None:
         # The shortest times are least disturbed by what else the machine does.
         paint, update = min(paints), min(updates)
         check_ranks(page)
+        check_generations(page)
+        check_progress(page, step)
         page.resize(1000, 1150)
         picture(page, "ranks")
+        for change, text in [({"phase": "forming"}, "step {} of 10,000"),
+                             ({"step": 10_000}, "step 10,000 of 10,000, 12.5 steps/s"),
+                             ({"step": 10_007}, "step 10,007 of 10,000, 12.5 steps/s"),
+                             ({"steps_per_second": 0}, "step {} of 10,000, 0.0 steps/s")]:
+            state = simulated(step)
+            if "phase" in change:
+                state["jobs"][0] |= change
+            else:
+                state["jobs"][0]["ranks"] = [
+                    rank | change for rank in state["jobs"][0]["ranks"][:1]]
+            service.push(state)
+            page.wait_for("document.querySelector('#progress p').textContent === "
+                          f"'{text.format(step)}'")
         older = simulated(step + 1)
-        del older["jobs"][0]["ranks"], older["jobs"][0]["ranks_left_out"]
+        for key in ["ranks", "ranks_left_out", "generations"]:
+            del older["jobs"][0][key]
         service.push(older)
         page.wait_for("!document.getElementById('ranks')")
         assert page.evaluate("document.querySelectorAll('.ranks .is-running').length") == RANKS
         page.wait_for_text("Node 1: runs its workers. Nothing more is known of the rank now.")
+        assert not page.evaluate("document.querySelector('#progress, #generations')"), page.text()
         assert page.errors == [], page.errors
     print(f"first paint {paint:.0f} ms; an update of {RANKS} ranks {update:.0f} ms")
     # A machine that runs other tests at the same time is not measured, but a page that does much
@@ -245,6 +300,23 @@ def check_texts(page: browser.Browser) -> None:
     assert f"RuntimeError: {MARKUP}" in page.text(), page.text()
     reason = page.evaluate("document.getElementById('reason').textContent")
     assert reason.startswith("Generation 0 failed: rank "), reason
+
+
+def check_timeline(page: browser.Browser) -> None:
+    """A failed generation and one that runs, which is to the right of the former."""
+    page.wait_for("document.querySelectorAll('#generations li').length === 2")
+    runs, failed = page.evaluate("[...document.querySelectorAll('#generations li')].map("
+                                 "(item) => item.innerText)")
+    assert runs.startswith("▶ Generation 1 has run for "), runs
+    assert ", 2 ranks on 1 node, formed " in runs, runs
+    assert failed.startswith("✕ Generation 0 failed after "), failed
+    assert ") exited with code 1, " in failed, failed
+    left = "[...document.querySelectorAll('#generations .life')].map((bar) => bar.offsetLeft)"
+    places = page.evaluate(left)
+    assert places[0] > places[1], places
+    page.wait_for(r"/^step 1\d\d of 1,000,000, \d+\.\d steps\/s, "
+                  r"about \d+ (h \d+ min|d \d+ h) left$/"
+                  ".test(document.querySelector('#progress p')?.textContent)")
 
 
 def check_widths(page: browser.Browser) -> None:
@@ -293,6 +365,7 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             first = page.wait_for(f"{step} >= 100 && {step}")
             page.wait_for(f"{step} > {first}")
             page.wait_for_text("steps/s")
+            check_timeline(page)
             check_widths(page)
             assert page.evaluate("document.querySelectorAll('.ranks .is-running').length") == 2
             # The service has asked the agent for its ranks, because this page is open.
@@ -303,6 +376,8 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             go.touch()
             assert job.wait(PATIENCE) == 0
         page.wait_for_text("This job has succeeded.")
+        page.wait_for_text("Generation 1 succeeded after ")
+        assert page.evaluate("document.getElementById('progress') === null"), page.text()
         assert page.evaluate("document.getElementById('reason') === null"), page.text()
         check_hiding(page)
         assert page.errors == [], page.errors

@@ -84,6 +84,13 @@ TEST_F(RankTableTest, TheRateIsFirstTheMeanSinceTheFirstStep) {
   EXPECT_EQ(table_.sample({source()}, now_ + 10s)[0].steps_per_second, 4.0);
 }
 
+TEST_F(RankTableTest, ARankHasTheTotalThatItHasTold) {
+  page().total_steps = 10'000;
+  EXPECT_EQ(table_.sample({source()}, now_)[0].total_steps, std::nullopt) << "and no step";
+  report(100, now_);
+  EXPECT_EQ(table_.sample({source()}, now_)[0].total_steps, 10'000);
+}
+
 TEST_F(RankTableTest, ACallInProgressHasATimeAndAnEndedOneHasNot) {
   begin_call(FlightCall::kAllReduce, 4711, now_ - 2500ms);
   RankRow row = table_.sample({source()}, now_)[0];
@@ -99,9 +106,11 @@ TEST_F(RankTableTest, NonsenseInAPageHarmsNothing) {
   page().reports = 1;
   page().first_step_ns = ~std::uint64_t{0};
   page().calls = ~std::uint64_t{0};
+  page().total_steps = -7;
   const RankRow row = table_.sample({source()}, now_)[0];
   EXPECT_EQ(row.steps_per_second, std::nullopt);
   EXPECT_EQ(row.collective, "");
+  EXPECT_EQ(row.total_steps, std::nullopt);
   page().calls = 0;
   begin_call(FlightCall(77), ~std::uint64_t{0}, now_ + 24h);
   const RankRow later = table_.sample({source()}, now_)[0];

@@ -18,8 +18,10 @@ TEST(Picture, HasTheJobAndItsRanks) {
             "failures": [{"what": "older"}, {"what": "rank 0 exited with code 7"}]},
     "agents": [{"workers": [{"rank": 4}], "ranks": [
       {"rank": 4, "local_rank": 0, "node": 1, "host": "node1", "pid": 4711, "state": "running",
-       "step": 100, "lag": 3, "collective": "all_reduce 7", "waiting_s": 1.5},
-      {"rank": 5, "state": "stopped", "step": 103, "steps_per_second": 2.5}]}]})"));
+       "step": 100, "total_steps": 9, "left_s": 7, "lag": 3,
+       "collective": "all_reduce 7", "waiting_s": 1.5},
+      {"rank": 5, "state": "stopped", "step": 103, "steps_per_second": 2.5},
+      {"rank": 6, "state": "running", "step": 103, "total_steps": 200, "left_s": 38}]}]})"));
   EXPECT_EQ(view.id, "train");
   EXPECT_EQ(view.phase, "running");
   EXPECT_EQ(view.generation, 2);
@@ -27,7 +29,7 @@ TEST(Picture, HasTheJobAndItsRanks) {
   EXPECT_EQ(view.goodput, "goodput 97 %");
   EXPECT_EQ(view.last_failure, "rank 0 exited with code 7");
   EXPECT_EQ(view.outcome, "");
-  ASSERT_EQ(view.ranks.size(), 2u);
+  ASSERT_EQ(view.ranks.size(), 3u);
   EXPECT_EQ(view.ranks[0].rank, 4);
   EXPECT_EQ(view.ranks[0].node, 1);
   EXPECT_EQ(view.ranks[0].host, "node1");
@@ -36,8 +38,25 @@ TEST(Picture, HasTheJobAndItsRanks) {
   EXPECT_EQ(view.ranks[0].collective, "all_reduce 7");
   EXPECT_EQ(view.ranks[0].waiting_s, 1.5);
   EXPECT_EQ(view.ranks[1].state, "stopped");
-  EXPECT_EQ(view.step, 103) << "of the foremost rank";
-  EXPECT_EQ(view.steps_per_second, 2.5);
+  EXPECT_EQ(view.progress.step, 103) << "of the foremost ranks";
+  EXPECT_EQ(view.progress.steps_per_second, 2.5);
+  EXPECT_EQ(view.progress.total_steps, 200);
+  EXPECT_EQ(view.progress.left, std::chrono::seconds(38));
+}
+
+TEST(Picture, OnlyAJobThatRunsHasATimeThatIsLeft) {
+  const auto left = [](const std::string& phase) {
+    return view_of(Json::parse(R"({"job": {"phase": ")" + phase + R"(", "ranks": [
+        {"rank": 0, "state": "running", "step": 1, "total_steps": 9, "left_s": 5}]}})"))
+        .progress.left;
+  };
+  EXPECT_EQ(left("running"), std::chrono::seconds(5));
+  EXPECT_EQ(left("forming"), std::nullopt);
+  EXPECT_EQ(view_of(Json::parse(R"({"agents": [{"phase": "running", "ranks": [
+                {"step": 1, "left_s": -4}]}]})"))
+                .progress.left,
+            Duration(0))
+      << "no time is negative, whatever another version says";
 }
 
 TEST(Picture, SaysWhyTheLastGenerationFailed) {

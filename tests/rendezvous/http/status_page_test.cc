@@ -114,6 +114,27 @@ TEST_F(StatusPageTest, AFailedGenerationIsToldAsInTheReportFile) {
   EXPECT_THAT(first["hint"].get<std::string>(), HasSubstr("/dev/shm"));
 }
 
+TEST_F(StatusPageTest, HasWhenEachGenerationBeganAndHowItEnded) {
+  join(1, "job", "node0", 1, 4);
+  pass(seconds(60));
+  AgentStatus failed{.phase = AgentPhase::kIdle, .generation = Generation(0)};
+  failed.ends = {{.kind = EndKind::kSignaled, .code = 7, .host = "node0"}};
+  table_.receive({.connection = AgentConnectionId(1)}, failed, now_.boot);
+  Json generations = seen()["jobs"][0]["generations"];
+  ASSERT_EQ(generations.size(), 2u);
+  EXPECT_THAT(generations[0]["what"].get<std::string>(), HasSubstr("SIGBUS"));
+  generations[0].erase("what");
+  EXPECT_EQ(generations[0], (Json{{"number", 0},
+                                  {"nodes", 1},
+                                  {"ranks", 4},
+                                  {"since", "2026-11-21T12:10:00.000Z"},
+                                  {"until", "2026-11-21T12:11:00.000Z"},
+                                  {"end", "failed"}}));
+  EXPECT_EQ(
+      generations[1],
+      (Json{{"number", 1}, {"nodes", 1}, {"ranks", 4}, {"since", "2026-11-21T12:11:00.000Z"}}));
+}
+
 TEST_F(StatusPageTest, AJobIsBoundedWhateverItsWorkersHaveSaid) {
   join(1, "job", "node0", 1, 64);
   for (int generation = 0; generation < 4; ++generation) {

@@ -70,6 +70,14 @@ JobRecord a_record() {
                                     .hung = TimePoint(seconds(1'795'263'050))},
                            .steps = {{-3, 99, seconds(50)}}};
   state.books->booked[TimeCause::kLostWork] = seconds(7);
+  state.generations = {{.number = Generation(4),
+                        .nodes = 2,
+                        .ranks = 16,
+                        .formed = TimePoint(seconds(1'795'262'000)),
+                        .ended = TimePoint(seconds(1'795'262'900)),
+                        .end = GenerationEnd::kFailed,
+                        .what = "rank 3 failed"},
+                       {.number = Generation(5)}};
   return record;
 }
 
@@ -93,6 +101,7 @@ TEST(StateCodec, AJobComesBackAsItWas) {
   EXPECT_EQ(record.state.ends.at(0).age, seconds(3));
   EXPECT_EQ(record.state.ending, stopped_verdict(143, "why"));
   EXPECT_EQ(record.state.books, a_record().state.books);
+  EXPECT_EQ(record.state.generations, a_record().state.generations);
   EXPECT_EQ(record.state.places.at(0).node.node_rank, 1);
   EXPECT_EQ(record.state.places.at(0).assignment, a_record().state.places[0].assignment);
   EXPECT_EQ(image_of(*decoded), image) << "and is written again as it was read";
@@ -101,6 +110,7 @@ TEST(StateCodec, AJobComesBackAsItWas) {
 TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
   JobRecord record = a_record();
   record.state.books.reset();
+  record.state.generations.clear();
   std::string text = to_entry(JobChanged{record}).value;
   for (const std::string field :
        {R"("restart_ages_ms":[40000,1500],)", R"("missing":["gone"],)",
@@ -112,7 +122,7 @@ TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
   const auto older = decode_state({{"job/a job", text}});
   ASSERT_TRUE(older) << older.error().message();
   const JobState& state = older->jobs.at("a job").state;
-  EXPECT_TRUE(state.missing.empty() && state.node_failures.empty());
+  EXPECT_TRUE(state.missing.empty() && state.node_failures.empty() && state.generations.empty());
   EXPECT_EQ(state.spec.on_join, OnJoin::kNow);
   EXPECT_EQ(state.spec.node_failures, 3);
   EXPECT_EQ(state.places.at(0).assignment.lease, kDefaultLease);

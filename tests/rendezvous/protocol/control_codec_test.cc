@@ -271,6 +271,7 @@ TEST(ControlCodec, AHeartbeatMayHaveTheRanks) {
                       .pid = 4711,
                       .state = "killed by SIGKILL",
                       .step = -5,
+                      .total_steps = 10'000,
                       .steps_per_second = 0.5,
                       .collective = "all_reduce 12",
                       .waiting_s = 1.25,
@@ -296,6 +297,7 @@ TEST(ControlCodec, RanksOutOfBoundsAreRefused) {
   EXPECT_FALSE(with("[" + row + R"(,"collective":")" + std::string(129, 'x') + "\"}]"));
   EXPECT_FALSE(with("[" + row + R"(,"cpu_percent":"x"}])"));
   EXPECT_FALSE(with("[" + row + R"(,"memory_bytes":-1}])"));
+  EXPECT_FALSE(with("[" + row + R"(,"total_steps":0}])"));
   std::string many = "[" + row + "}";
   for (std::size_t i = 1; i <= kMaxRankRows; ++i) many += "," + row + "}";
   EXPECT_FALSE(with(many + "]"));
@@ -312,6 +314,7 @@ TEST(ControlCodec, TheLargestReportOfRanksFitsIntoAFrame) {
                                .pid = 2147483647,
                                .state = text,
                                .step = -most,
+                               .total_steps = most,
                                .steps_per_second = 1.2345678901234567e-300,
                                .collective = text,
                                .waiting_s = 1.2345678901234567e-300,

@@ -23,6 +23,7 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                     .pid = 4711,
                     .state = "running",
                     .step = 98,
+                    .total_steps = 1000,
                     .steps_per_second = 12.5,
                     .collective = "all_reduce 4711",
                     .waiting_s = 0.25,
@@ -35,6 +36,8 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                   {"pid", 4711},
                   {"state", "running"},
                   {"step", 98},
+                  {"total_steps", 1000},
+                  {"left_s", 72},
                   {"steps_per_second", 12.5},
                   {"lag", 2},
                   {"collective", "all_reduce 4711"},
@@ -45,6 +48,13 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                   {"host", "n"},
                   {"node", 2},
                   {"restarts", 1}}));
+}
+
+TEST(RankJson, OnlyARankThatRunsHasATimeThatIsLeft) {
+  RankRow row{.state = "running", .step = 1, .total_steps = 9, .steps_per_second = 2.0};
+  EXPECT_EQ(rank_json(row, {})["left_s"], 4);
+  row.state = "stopped";
+  EXPECT_FALSE(rank_json(row, {}).contains("left_s"));
 }
 
 TEST(RankJson, StepsMayBeAnyNumbers) {

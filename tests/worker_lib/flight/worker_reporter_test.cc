@@ -56,6 +56,21 @@ TEST_F(WorkerReporterTest, WritesIntoThePageThatTheAgentHasMadeForIt) {
   EXPECT_EQ(page_at(reporter->place())[0].step, 8);
 }
 
+// Programs in other languages write it there, and agents of earlier versions read the rest.
+TEST_F(WorkerReporterTest, TheTotalOfStepsIsWhereItIsDocumentedAndStays) {
+  const auto reporter = WorkerReporter::open(env_);
+  reporter->report_step(7);
+  EXPECT_EQ(pages_[1].total_steps, 0);
+  reporter->report_step(8, 1000);
+  reporter->report_step(9);
+  reporter->report_step(10, -1);
+  EXPECT_EQ(pages_[1].total_steps, 1000);
+  EXPECT_EQ(pages_[1].step, 10);
+  const auto* page = reinterpret_cast<const char*>(&pages_[1]);
+  EXPECT_EQ(reinterpret_cast<const char*>(&pages_[1].total_steps) - page, 2152);
+  EXPECT_EQ(reinterpret_cast<const char*>(&pages_[1].records) - page, 4096);
+}
+
 TEST_F(WorkerReporterTest, KeepsWhenTheLastStepsWereReportedAndHowLongTheWorkerHasWaited) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_FALSE(read_mark(pages_[1], 1));

@@ -142,7 +142,9 @@ class Context {
   // --hang-timeout, --restart-on-progress and the steps per second of the status line use it.
   // --hang-timeout counts from the first report on. Call it once in each step. Costs some
   // nanoseconds and no system call; does nothing without ddprun. Any thread.
-  void report_progress(std::int64_t step);
+  // total: the number of steps of the whole training. With it ddprun says how long the rest will
+  // take. 0 or less: it is not known, or it was said before.
+  void report_progress(std::int64_t step, std::int64_t total = 0);
   // Reports to ddprun that this rank is at work where no step is reported for a while (an
   // evaluation, a long preparation). Calls into the group, DistributedDataParallel's forward,
   // and reads and writes of CheckpointManager report activity by themselves. Cost and thread

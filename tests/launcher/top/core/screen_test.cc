@@ -19,10 +19,11 @@ using Action = TopScreen::Action;
 
 // A job of so many ranks, of which rank 1 is stopped and rank 2 lags.
 JobView job_of(std::int64_t ranks) {
-  JobView view{.id = "train", .phase = "running", .generation = 2, .step = 1200};
+  JobView view{.id = "train", .phase = "running", .generation = 2};
+  view.progress = {.step = 1200, .total_steps = 10'000, .steps_per_second = 12.5};
+  view.progress.left = std::chrono::minutes(12);
   view.restarts_used = 1;
   view.max_restarts = 3;
-  view.steps_per_second = 12.5;
   view.last_failure = "rank 0 exited with code 7";
   for (std::int64_t i = 0; i < ranks; ++i) {
     TopRow row;
@@ -69,10 +70,11 @@ class TopScreenTest : public testing::Test {
 };
 
 TEST_F(TopScreenTest, TellsOfTheJobFirst) {
-  const std::vector<std::string> seen = lines();
+  const std::vector<std::string> seen = lines({.columns = 120, .rows = 12});
   ASSERT_EQ(seen.size(), 12u) << "the whole terminal";
   EXPECT_EQ(seen[0],
-            "job 'train': running, generation 2 | step 1200, 12.5 steps/s | restarts: 1 of 3 used");
+            "job 'train': running, generation 2 | step 1,200 of 10,000, 12.5 steps/s, about 12 min "
+            "left | restarts: 1 of 3 used");
   EXPECT_EQ(seen[1], "last failure: rank 0 exited with code 7");
   EXPECT_EQ(seen[2], "20 ranks by trouble");
   EXPECT_THAT(seen[3], StartsWith("RANK  HOST"));
