@@ -104,6 +104,32 @@ TEST_F(ServerWithButtons, AWriteTokenIsAcceptedOnlyInsideTls) {
 TEST_F(ServerWithButtons, StopEndsTheJobAndTheSecondPressIsToldWhatIsGoingOn) {
   RawTlsClient agent(service_.port(), trust_);
   ASSERT_NO_FATAL_FAILURE(begin_job(agent));
+  const std::string form = "order=stop&job=job&generation=0";
+  const std::string answer = order(form, cookie_);
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\njob 'job' is being stopped on 1 node\n"));
+  const auto stop = await<Stop>(agent);
+  ASSERT_TRUE(stop);
+  EXPECT_THAT(stop->reason, HasSubstr("a page on 127.0.0.1 asked for it"));
+  EXPECT_THAT(order(form, cookie_), StartsWith("HTTP/1.1 200 "));
+  const std::string restart = order("order=restart&job=job&generation=0", cookie_);
+  EXPECT_THAT(restart, StartsWith("HTTP/1.1 409 "));
+  EXPECT_THAT(restart, HasSubstr("is being stopped"));
+}
+
+TEST_F(ServerWithButtons, RestartIsOnlyForTheGenerationThatThePageShowed) {
+  RawTlsClient agent(service_.port(), trust_);
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent));
+  const std::string late = order("order=restart&job=job&generation=4", cookie_);
+  EXPECT_THAT(late, StartsWith("HTTP/1.1 409 "));
+  EXPECT_THAT(late, HasSubstr("the job is at generation 0, and the page showed 4"));
+  EXPECT_THAT(order("order=restart&job=job&generation=0", cookie_), StartsWith("HTTP/1.1 200 "));
+  EXPECT_TRUE(await<Stop>(agent));
+}
+
+TEST_F(ServerWithButtons, StacksComeFromTheAgents) {
+  RawTlsClient agent(service_.port(), trust_);
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent));
   auto answer = std::async(std::launch::async,
                            [&] { return order("order=stacks&job=job&generation=0", cookie_); });
   const auto begin = await<TellOutput>(agent);
