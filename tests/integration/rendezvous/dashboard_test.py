@@ -79,6 +79,18 @@ def order(url: str, form: str, **fields: str) -> tuple[int, str]:
     return answer.status, answer.read().decode()
 
 
+def connect_as_another_user(url: str) -> None:
+    if os.geteuid() != 0:
+        return
+    place = urllib.parse.urlsplit(url)
+    request = (f"exec 3<>/dev/tcp/{place.hostname}/{place.port}; "
+               "printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3")
+    for user, is_served in [(0, True), (65534, False)]:
+        answer = subprocess.run(["bash", "-c", request], user=user, group=user, cwd="/",
+                                capture_output=True, text=True, timeout=PATIENCE)
+        assert answer.stdout.startswith("HTTP/1.") == is_served, (user, answer)
+
+
 def go_to_the_job(page: browser.Browser) -> None:
     page.wait_for_text(JOB)
     page.evaluate("document.querySelector('#jobs a').click()")
@@ -95,6 +107,7 @@ def press_buttons(binaries: pathlib.Path) -> None:
             form = urllib.parse.urlencode({"order": "stop", "job": JOB, "generation": 0},
                                           quote_via=urllib.parse.quote_plus)
             assert order(url, form)[0] == 401
+            connect_as_another_user(url)
             page.open(url)
             go_to_the_job(page)
             assert "token" not in page.evaluate("location.href"), "the token is used up"
