@@ -22,7 +22,6 @@
 #include "launcher/control/text.h"
 #include "launcher/flight/process_flights.h"
 #include "launcher/flight/show.h"
-#include "launcher/hang/worker_inspector.h"
 #include "launcher/plan/job_plan.h"
 #include "rendezvous/client/service_call.h"
 #include "rendezvous/net/tcp_address.h"
@@ -34,8 +33,6 @@ namespace {
 using Json = nlohmann::json;
 using What = UserRequest::What;
 
-// Stacks come when the debuggers have ended.
-constexpr Duration kStacksPatience = WorkerInspector::kPatience + kAnswerPatience;
 // Time that ending a job may take beyond the grace: SIGKILL, the other nodes, the service.
 constexpr Duration kBeyondGrace = std::chrono::seconds(60);
 
@@ -151,7 +148,7 @@ int ask_service(const ControlOptions& options) {
   StackShow stacks;
   const bool is_flight = options.what == What::kFlight;
   const bool is_stacks = options.what == What::kStacks;
-  if (is_stacks) call.to_more = kStacksPatience;
+  if (is_stacks) call.to_more = stacks_patience();
   bool was_accepted = false;
   call.on_output = [&](const Answer& answer) {
     was_accepted = true;
@@ -315,7 +312,7 @@ int stacks_here(const ControlOptions& options, const std::vector<LocalAgent>& ag
   std::vector<ControlClient> clients;
   const std::string why_not = ask_each(
       agents, options, [&](ControlClient&& client) { clients.push_back(std::move(client)); });
-  const TimePoint deadline = BootClock::now() + kStacksPatience;
+  const TimePoint deadline = BootClock::now() + stacks_patience();
   for (ControlClient& client : clients) {
     while (const Result<std::string> line = client.line(deadline)) stacks.take(*line);
   }

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "launcher/control/elected.h"
 #include "launcher/control/json_fields.h"
+#include "launcher/hang/worker_inspector.h"
 #include "launcher/plan/job_plan.h"
 #include "rendezvous/net/tcp_address.h"
 
@@ -35,6 +36,34 @@ JobPicture picture_of(const std::vector<LocalAgent>& agents, const UserRequest& 
   if (agents.size() > 1) picture.trouble = "no ddprun of the job answers";
   return picture;
 }
+
+Duration stacks_patience() { return WorkerInspector::kPatience + kAnswerPatience; }
+
+namespace {
+
+// Asks the agents of one job, as JobWatch::ask() does. Each has the output of its own workers. Of
+// other requests the first agent that answers is enough.
+Answer ask_agents(const std::vector<LocalAgent>& agents, const UserRequest& request,
+                  const std::function<bool(const Answer&)>& part) {
+  Answer last{.text = "no ddprun of the job answers"};
+  for (const LocalAgent& agent : agents) {
+    Result<Asked> asked = ask(agent, request);
+    const bool is_done = asked && asked->answer.value("ok", false);
+    if (!last.done) {
+      last.done = is_done;
+      last.text = asked ? asked->answer.value("text", "") : asked.error().message();
+    }
+    if (asked && !is_told_by_nodes(request.what)) return last;
+    if (!is_done) continue;
+    const TimePoint deadline = BootClock::now() + stacks_patience();
+    while (const Result<std::string> line = asked->client.line(deadline)) {
+      if (!part({.done = true, .page = *line + "\n", .more = true})) return last;
+    }
+  }
+  return last;
+}
+
+}  // namespace
 
 Result<ServiceCall> plan_service_call(const ControlOptions& options) {
   LaunchOptions service = options.service;
@@ -91,6 +120,18 @@ int JobWatch::find() {
 
 JobPicture JobWatch::picture() {
   return is_of_service() ? picture_of_service() : picture_of(agents_, options_);
+}
+
+Answer JobWatch::ask(const UserRequest& request,
+                     const std::function<bool(const Answer&)>& part) const {
+  if (!is_of_service()) return ask_agents(agents_, request, part);
+  ServiceCall call = call_;
+  call.to_more = stacks_patience();
+  call.on_output = part;
+  Result<ServiceReply> reply = call_service(call, request);
+  if (!reply) return {.text = reply.error().message()};
+  if (reply->broke_off) return {.text = reply->broke_off->message()};
+  return std::move(reply->answer);
 }
 
 JobPicture JobWatch::picture_of_service() {

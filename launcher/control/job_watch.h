@@ -4,6 +4,7 @@
 // Every function blocks; every wait has a deadline. One thread at a time.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct JobPicture {
 // Asks each of these agents of one job for its status.
 JobPicture picture_of(const std::vector<LocalAgent>& agents, const UserRequest& request);
 
+// Returns how long to wait for stacks: they come when the debuggers have ended.
+Duration stacks_patience();
+
 // Plans how the service of the options is asked, and finds the one that a job has elected. The key
 // of the job is taken out of the environment. Errors: those of plan_call() and find_elected().
 Result<ServiceCall> plan_service_call(const ControlOptions& options);
@@ -44,6 +48,11 @@ class JobWatch {
   int find();
   // REQUIRES: find() has returned 0.
   JobPicture picture();
+  // Sends another request of the job. `part` receives what agents send, as lines of JSON; it
+  // returns false if the caller wants no more. Returns the last Answer. If none could be asked, it
+  // is not done, and its text says why. Several threads may call it at a time, but not beside
+  // picture(). REQUIRES: find() has returned 0.
+  Answer ask(const UserRequest& request, const std::function<bool(const Answer&)>& part) const;
 
  private:
   bool is_of_service() const { return !options_.service.rdzv_endpoint.empty(); }

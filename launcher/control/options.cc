@@ -107,15 +107,19 @@ std::vector<Option> own_options() {
        setter(&ControlOptions::timeout, parse_seconds)},
       {"once", "", "print a table once, also on a terminal", only("top"),
        flag(&ControlOptions::once)},
+      {"open", "", "open the page in the browser of this desktop (xdg-open)", only("dashboard"),
+       flag(&ControlOptions::opens)},
       {"help", "", "this text", kAll, flag(&ControlOptions::wants_help), "h"},
   };
 }
 
+// Returns whether the command shows the job to people, not as JSON.
+bool is_shown(std::string_view command) { return command == "top" || command == "dashboard"; }
+
 std::vector<Option> options_of(std::string_view command) {
   std::vector<Option> all = own_options();
   std::erase_if(all, [command](const Option& one) {
-    const bool is_shown = command == "top";  // for people, not as JSON
-    return (is_shown && one.name == "json") ||
+    return (is_shown(command) && one.name == "json") ||
            (!one.commands.empty() && std::ranges::count(one.commands, command) == 0);
   });
   for (const std::string_view name : kServiceOptions) {
@@ -281,7 +285,7 @@ std::string control_help(std::string_view command) {
       concat("ddprun ", command, " ", control_usage(command),
              "\n\nJOB: the job's id, or the process id of its ddprun (default: the only job of "
              "this\nuser on this host). See docs/how-to/",
-             command == "top" ? "see-your-job" : "control", ".md.\n\n");
+             is_shown(command) ? "see-your-job" : "control", ".md.\n\n");
   for (const Option& one : options_of(command)) {
     std::string line = "  ";
     if (!one.short_name.empty()) line += "-" + one.short_name + ", ";

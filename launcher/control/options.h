@@ -1,6 +1,6 @@
 // Parses the command lines of the commands for a running job: `ddprun status`, `top`, `logs` and so
-// on. A command's name is that of its request; `top` makes requests for the status, and `trace`
-// for the flight records. Pure functions of their arguments; any thread.
+// on. A command's name is that of its request; `top` and `dashboard` make requests for the
+// status, and `trace` for the flight records. Pure functions of their arguments; any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -31,6 +31,7 @@ struct ControlOptions : UserRequest {
   std::string trace_file;  // empty: none
   bool is_trace = false;   // the command is `trace`
   bool once = false;       // of top
+  bool opens = false;      // of dashboard: starts a browser
   LaunchOptions service;   // how to reach the service; used if --rdzv-endpoint is not empty
   std::vector<std::string> service_arguments;  // the options that were set in `service`
 };

@@ -1,6 +1,7 @@
 #include "launcher/main/subcommand.h"
 
 #include "launcher/control/commands.h"
+#include "launcher/dashboard/command.h"
 #include "launcher/doctor/command.h"
 #include "launcher/main/bench.h"
 #include "launcher/main/completion.h"
@@ -17,6 +18,7 @@ RunCommand find_command(std::string_view name) {
     };
   }
   if (name == "bench") return run_bench;
+  if (name == "dashboard") return run_dashboard;
   if (name == "top") return run_top;
   if (name == "completion") return run_completion;
   if (name == "doctor") return run_doctor;

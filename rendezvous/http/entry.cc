@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rendezvous/http/core/event_feed.h"
+#include "rendezvous/net/tcp_address.h"
 
 namespace ddprun {
 
@@ -35,6 +36,7 @@ struct Connection {
   HttpAnswer sending;
   bool is_reading = false;
   bool is_sending = false;
+  bool is_waiting = false;  // for a page that is made later
   bool closed = false;
   EventFeed::Reader reader = 0;  // 0: it is none
   std::size_t ignored_bytes = 0;
@@ -50,8 +52,8 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   void adopt(TransportPtr wire, std::string_view first_bytes) {
     if (connections_.size() >= limits_.connections) close(longest_waited_for());
-    const auto connection = std::make_shared<Connection>(
-        wire, wire->is_tls() ? over_tls(pages_) : pages_, limits_.requests);
+    const auto connection =
+        std::make_shared<Connection>(wire, with_connection(pages_, *wire), limits_.requests);
     connections_.insert(connection);
     connection->exchange.append(first_bytes);
     begin_waiting(connection);
@@ -94,9 +96,12 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
-  static HttpPages over_tls(HttpPages pages) {
-    return [pages = std::move(pages)](HttpRequest request) {
-      request.encrypted = true;
+  // Adds to a request what only its connection knows.
+  static HttpPages with_connection(HttpPages pages, Transport& wire) {
+    return [pages = std::move(pages), encrypted = wire.is_tls(),
+            peer = peer_address_of(wire.socket().native_handle())](HttpRequest request) {
+      request.encrypted = encrypted;
+      request.peer = peer.host();
       return pages(request);
     };
   }
@@ -110,11 +115,25 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   void serve(const ConnectionPtr& connection) {
     try {
-      if (auto answer = connection->exchange.next()) return send(connection, std::move(*answer));
-      read(connection);
+      auto answer = connection->exchange.next();
+      if (!answer) return read(connection);
+      if (answer->later) return wait_for_page(connection, answer->later);
+      send(connection, std::move(*answer));
     } catch (const std::bad_alloc&) {
       close(connection);
     }
+  }
+
+  // The page has a deadline of its own. Meanwhile nothing is read.
+  void wait_for_page(const ConnectionPtr& connection,
+                     const std::function<void(const HttpFinish&)>& later) {
+    connection->deadline.cancel();
+    connection->is_waiting = true;
+    later([self = shared_from_this(), connection](const HttpPage& page) {
+      if (connection->closed) return;
+      connection->is_waiting = false;
+      self->send(connection, connection->exchange.finish(page));
+    });
   }
 
   void read(const ConnectionPtr& connection) {
@@ -243,6 +262,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void lose_patience(const ConnectionPtr& connection) {
+    if (connection->is_waiting) return;                         // it was cancelled too late
     if (connection->reader && !connection->is_sending) return;  // it was cancelled too late
     if (connection->is_sending || connection->sending.last) return close(connection);
     if (!connection->exchange.has_begun()) return close(connection);

@@ -15,7 +15,7 @@ using boost::system::error_code;
 using Parser = http::request_parser<http::empty_body>;
 
 constexpr std::string_view kEndOfHeader = "\r\n\r\n";
-constexpr std::string_view kMethods = "GET, HEAD";  // of every page but kPostPath
+constexpr std::string_view kMethods = "GET, HEAD";  // of every page but those of kPostPaths
 
 // Parses the bytes as the beginning of a request. Returns what is wrong with them, or an empty
 // string.
@@ -140,7 +140,7 @@ std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::siz
   const bool is_head = request.method() == http::verb::head;
   const std::string_view target(request.target().data(), request.target().size());
   const std::string_view path = target.substr(0, target.find('?'));
-  const bool is_post = request.method() == http::verb::post && path == kPostPath;
+  const bool is_post = request.method() == http::verb::post && takes_post(path);
   if (!is_head && !is_post && request.method() != http::verb::get) {
     return refuse(405, "only GET and HEAD are supported");
   }
@@ -164,15 +164,23 @@ std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::siz
     const auto text = request[field];
     return std::string_view(text.data(), text.size());
   };
+  const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
   std::optional<HttpPage> page = pages_({.path = path,
                                          .authorization = value(http::field::authorization),
                                          .cookie = value(http::field::cookie),
                                          .origin = value(http::field::origin),
                                          .host = value(http::field::host),
                                          .is_post = is_post,
+                                         .query = query,
                                          .body = body});
   if (!page) page = text_page("no such page", 404);
-  return to_answer(*page, !is_head, last, path == kPostPath ? "POST" : kMethods);
+  asked_ = {!is_head, last, takes_post(path) ? "POST" : kMethods};
+  if (page->later) return HttpAnswer{.last = last, .later = std::move(page->later)};
+  return finish(*page);
+}
+
+HttpAnswer HttpExchange::finish(const HttpPage& page) {
+  return to_answer(page, asked_.with_body, asked_.last, asked_.methods);
 }
 
 HttpAnswer HttpExchange::refuse(int status, const std::string& why) {

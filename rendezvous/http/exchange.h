@@ -2,7 +2,7 @@
 // answers come out. Boost.Beast parses and writes them. Only exchange.cc includes Beast,
 // because its headers are slow to compile.
 //
-// It accepts GET and HEAD without a body, and POST of a short form to kPostPath only. The header
+// It accepts GET and HEAD without a body, and POST of a short form to kPostPaths only. The header
 // of a request has at most kMaxHeaderBytes. It is parsed
 // twice: when its first line is complete, so that invalid data is answered at once, and when
 // its header is complete. The result does not depend on how the bytes were split. The last
@@ -13,6 +13,8 @@
 // One owner thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -32,6 +34,10 @@ inline HttpBody body_of(std::string text) {
   return std::make_shared<const std::string>(std::move(text));
 }
 
+struct HttpPage;
+// Takes a page that is made later.
+using HttpFinish = std::function<void(HttpPage)>;
+
 struct HttpPage {
   std::string type = "text/plain; charset=utf-8";
   HttpBody body;
@@ -39,6 +45,9 @@ struct HttpPage {
   std::string location = {};  // of a redirection
   std::string cookie = {};    // to be set
   bool is_stream = false;     // the body has no end: HttpEntry sends it
+  // If set, the page is made later, and the other fields do not count. HttpEntry calls it once. It
+  // must call the function that it is given once, on the same thread, within a time of its own.
+  std::function<void(const HttpFinish&)> later = {};
 };
 
 // Returns a page with one line of text.
@@ -55,7 +64,9 @@ struct HttpRequest {
   std::string_view origin = {};
   std::string_view host = {};
   bool is_post = false;
-  std::string_view body = {};  // of a POST
+  std::string_view query = {};  // without the ?; empty if there is none
+  std::string_view body = {};   // of a POST
+  std::string peer = {};        // numeric address of the client
 };
 
 // Returns the page that a request asks for; nullopt: there is no such page.
@@ -67,13 +78,17 @@ struct HttpAnswer {
   int status = 0;
   bool last = false;       // close the connection after sending it
   bool is_stream = false;  // events follow; also `last`
+  // If set, the answer is not known yet: call it, then HttpExchange::finish() with the page.
+  std::function<void(const HttpFinish&)> later = {};
 };
 
 class HttpExchange {
  public:
   static constexpr std::size_t kMaxHeaderBytes = 8192;
-  static constexpr std::size_t kMaxBodyBytes = 256;
-  static constexpr std::string_view kPostPath = "/token";
+  static constexpr std::size_t kMaxBodyBytes = 4096;  // an id of kMaxNameBytes, all of it as %XX
+  static constexpr std::array<std::string_view, 2> kPostPaths{"/token", "/act"};
+
+  static bool takes_post(std::string_view path) { return std::ranges::count(kPostPaths, path) > 0; }
 
   // REQUIRES: max_requests >= 1.
   HttpExchange(HttpPages pages, std::size_t max_requests)
@@ -84,6 +99,8 @@ class HttpExchange {
   // Returns the answer to the next request. nullopt: more bytes are needed, or the last answer
   // was given.
   std::optional<HttpAnswer> next();
+  // Returns the answer with this page. REQUIRES: the last one of next() has `later`.
+  HttpAnswer finish(const HttpPage& page);
   // Returns whether a part of a request has come.
   bool has_begun() const { return !buffer_.empty(); }
   // Returns this answer and ends the exchange. Bytes that have come are dropped.
@@ -93,6 +110,12 @@ class HttpExchange {
   std::size_t capacity() const { return buffer_.capacity(); }
 
  private:
+  // Asked: what finish() needs to know of the request.
+  struct Asked {
+    bool with_body = true;
+    bool last = false;
+    std::string_view methods = {};
+  };
   std::optional<HttpAnswer> answer(std::string_view header, std::size_t& size);
 
   HttpPages pages_;
@@ -101,6 +124,7 @@ class HttpExchange {
   std::size_t searched_ = 0;  // bytes of the buffer in which no header ends
   bool begins_well_ = false;  // the first line of the request was checked
   bool over_ = false;
+  Asked asked_;
 };
 
 }  // namespace ddprun

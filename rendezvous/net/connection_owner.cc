@@ -19,6 +19,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/concat.h"
 #include "base/peer_user.h"
 #include "base/unique_fd.h"
 
@@ -184,6 +185,19 @@ Result<uid_t> owner_of_connection(const SocketAddress& peer, const SocketAddress
   return Error{.kind = ErrorKind::kNotFound,
                .doing = kDoing,
                .cause = "this user namespace has no id for the user of its other end"};
+}
+
+std::string why_not_this_user(const std::string& server, const SocketAddress& peer,
+                              const SocketAddress& local) {
+  if (peer.family() == AF_UNSPEC) return "its other end is gone";
+  if (!is_within_this_host(peer, local)) return "";
+  const Result<uid_t> owner = owner_of_connection(peer, local);
+  if (!owner) {
+    return concat("this ", server, " serves only one user's processes, and ", owner.error().cause);
+  }
+  if (*owner == geteuid() || *owner == 0) return "";
+  return concat("it belongs to user ", *owner, ", but this ", server, " serves user ", geteuid(),
+                "'s processes");
 }
 
 bool may_see_holder(std::uint64_t inode) {

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string>
 
 #include "base/result.h"
 #include "rendezvous/net/tcp_address.h"
@@ -19,6 +20,11 @@ namespace ddprun {
 // - the kernel does not tell, or
 // - this user namespace has no id for the user.
 Result<uid_t> owner_of_connection(const SocketAddress& peer, const SocketAddress& local);
+
+// Returns why a server that serves only this user's processes, and root's, may not serve the
+// connection; empty: it may. Connections from other hosts may be served. server: for the text.
+std::string why_not_this_user(const std::string& server, const SocketAddress& peer,
+                              const SocketAddress& local);
 
 struct SocketOwner {
   uid_t user;           // id in this user namespace

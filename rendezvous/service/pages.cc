@@ -4,22 +4,22 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/concat.h"
 #include "rendezvous/auth/core/proof.h"
 #include "rendezvous/http/core/browser.h"
 #include "rendezvous/http/core/event_feed.h"
 #include "rendezvous/http/page_files.h"
+#include "rendezvous/http/page_forms.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::int64_t kCookieSeconds = 12 * 3600;
-
 // Returns the name of the cookie. A browser sends the cookies of a host to all of its ports, so two
 // services with different keys have different names.
-std::string cookie_name(std::string_view key) {
+std::string cookie_name(std::string_view kind, std::string_view key) {
   constexpr std::size_t kDigits = 8;
   const std::string never = read_cookie_of(key, 0);  // "0-HMAC", which opens nothing
-  return std::string(kReadCookie) + "_" + never.substr(2, kDigits);
+  return concat(kind, "_", never.substr(2, kDigits));
 }
 
 std::int64_t calendar_seconds() {
@@ -42,6 +42,15 @@ HttpPage leader_page(const ServiceView& service) {
   return text_page(service.role->leads() ? "etcd does not answer in time" : "standby", 503);
 }
 
+// Returns whether the request may press buttons: it needs the cookie that a browser got for the
+// write token. Without a key for every job there is no such token.
+bool may_act(const HttpRequest& request, const Keyring& keys) {
+  if (!request.encrypted || !keys.for_every_job()) return false;
+  const std::string_view key = keys.for_every_job()->view();
+  const std::string_view cookie = cookie_value(request.cookie, cookie_name(kWriteCookie, key));
+  return is_write_cookie(cookie, key, calendar_seconds());
+}
+
 // Returns whether the request may read protected pages. With keys it needs the token that is
 // derived from the key for every job, or the cookie that a browser got for it.
 bool may_read(const HttpRequest& request, const Keyring& keys) {
@@ -52,28 +61,53 @@ bool may_read(const HttpRequest& request, const Keyring& keys) {
   if (request.authorization.starts_with(kScheme)) {
     return is_same_secret(request.authorization.substr(kScheme.size()), read_token_of(key));
   }
-  const std::string_view cookie = cookie_value(request.cookie, cookie_name(key));
-  return is_read_cookie(cookie, key, calendar_seconds());
+  const std::string_view cookie = cookie_value(request.cookie, cookie_name(kReadCookie, key));
+  return is_read_cookie(cookie, key, calendar_seconds()) || may_act(request, keys);
 }
 
 // Exchanges the token in the form of the page for a cookie that scripts cannot read.
 HttpPage page_of_token(const HttpRequest& request, const Keyring& keys) {
-  if (!request.is_post) return text_page("this page takes only a POST", 405);
-  if (!is_same_origin(request.origin, request.host, request.encrypted)) {
-    return text_page("the form is not from this service's page", 403);
-  }
+  if (std::optional<HttpPage> refused = refuse_form(request)) return *refused;
   const std::optional<std::string_view> token = token_in_form(request.body);
   if (!token) return text_page("a token has 64 digits: --print-read-token shows it", 400);
-  if (!keys.for_every_job() ||
-      !is_same_secret(*token, read_token_of(keys.for_every_job()->view()))) {
+  const std::string_view key = keys.for_every_job() ? keys.for_every_job()->view() : "";
+  const std::int64_t until = calendar_seconds() + kCookieLasts.count();
+  if (!key.empty() && is_same_secret(*token, read_token_of(key))) {
+    return cookie_page(cookie_name(kReadCookie, key), read_cookie_of(key, until),
+                       request.encrypted);
+  }
+  if (key.empty() || !is_same_secret(*token, write_token_of(key))) {
     return text_page("this is not the token of this service", 403);
   }
-  HttpPage page = text_page("ok");
-  const std::string_view key = keys.for_every_job()->view();
-  page.cookie = cookie_name(key) + "=" + read_cookie_of(key, calendar_seconds() + kCookieSeconds) +
-                "; Path=/; Max-Age=" + std::to_string(kCookieSeconds) +
-                "; HttpOnly; SameSite=Strict" + (request.encrypted ? "; Secure" : "");
-  return page;
+  if (!request.encrypted) {
+    return text_page("a write token is accepted only over TLS: use https://", 403);
+  }
+  return cookie_page(cookie_name(kWriteCookie, key), write_cookie_of(key, until), true);
+}
+
+// Takes an order of a button of the page.
+HttpPage page_of_order(const HttpRequest& request, const ServiceView& service) {
+  if (std::optional<HttpPage> refused = refuse_form(request)) return *refused;
+  if (!may_act(request, service.keys)) {
+    return text_page("buttons need the write token of --print-write-token, over TLS", 403);
+  }
+  if (service.role && !service.role->leads()) {
+    return text_page("this service does not lead: load the page again", 503);
+  }
+  const std::optional<PageOrder> order = order_in_form(request.body);
+  if (!order) return text_page(std::string(kOrderFormIs), 400);
+  const std::optional<Secret> key = service.keys.key_of(order->job);
+  if (!key || key->view() != service.keys.for_every_job()->view()) {
+    return text_page("this job has a key of its own: use the commands of ddprun with it", 403);
+  }
+  if (const Membership* const job = service.jobs.find(order->job)) {
+    if (auto late = refuse_late(*order, job->generation().value)) return *late;
+  }
+  UserRequest asked{
+      .what = order->what, .number = 1, .job = order->job, .by = "a page on " + request.peer};
+  return HttpPage{.later = [ask = service.ask, asked = std::move(asked)](const HttpFinish& finish) {
+    ask(asked, finish);
+  }};
 }
 
 // Returns where the leader has the page that only it can show.
@@ -116,7 +150,13 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
     if (path == "/" && service.role && !service.role->leads()) return page_of_leader(path, service);
     return HttpPage{.type = std::string(file->type), .body = body_of(std::string(file->text))};
   }
-  if (path == HttpExchange::kPostPath) return page_of_token(request, service.keys);
+  if (path == kTokenPath) return page_of_token(request, service.keys);
+  if (path == kOrderPath) return page_of_order(request, service);
+  if (path == kRightsPath) {
+    return rights_page({.reads = may_read(request, service.keys),
+                        .acts = may_act(request, service.keys),
+                        .takes_token = request.encrypted && service.keys.for_every_job()});
+  }
   if (!may_read(request, service.keys)) {
     return text_page(
         "this page requires the token of --print-read-token: Authorization: Bearer "

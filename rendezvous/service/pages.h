@@ -1,5 +1,5 @@
 // ServicePages: the HTTP pages of a rendezvous service (docs/how-to/monitoring.md), and who may
-// read them.
+// read them and press their buttons.
 //
 // One owner thread.
 #pragma once
@@ -31,6 +31,8 @@ struct ServiceView {
   bool ends_soon = false;              // it ends with its job
   std::function<void()> note_watcher;  // a person looks at all jobs
   std::function<Figures()> figures;
+  // Asks for something of a job, and calls the function once with the page that answers it.
+  std::function<void(const UserRequest&, const HttpFinish&)> ask;
 };
 
 class ServicePages {

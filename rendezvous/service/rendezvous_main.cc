@@ -39,6 +39,7 @@ struct Options {
   TlsFiles tls;
   bool require_auth = false;
   bool print_read_token = false;
+  bool print_write_token = false;
 };
 
 void add_options(CLI::App& app, Options& options) {
@@ -115,6 +116,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag(
       "--print-read-token", options.print_read_token,
       "Print the token for /metrics and /status.json, which is derived from the key, and exit");
+  app.add_flag("--print-write-token", options.print_write_token,
+               "Print the token for the buttons of the page (stop, restart, stacks), and exit. It "
+               "works only over TLS");
 }
 
 // Returns where the state is kept; both members empty: nowhere.
@@ -215,10 +219,9 @@ Result<KeptState> open_state(const std::string& path, Logger& log) {
   return KeptState{std::move(*directory), std::move(*state)};
 }
 
-// Prints the token for readers of the pages. Returns the exit code, or nullopt if it was not
-// asked for.
-std::optional<int> print_read_token(const Options& given) {
-  if (!given.print_read_token) return std::nullopt;
+// Prints a token for the pages. Returns the exit code, or nullopt if it was not asked for.
+std::optional<int> print_token(const Options& given) {
+  if (!given.print_read_token && !given.print_write_token) return std::nullopt;
   const Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) {
     return fail(kName, found.error(), usage_or(ExitCode::kFiles, found.error()));
@@ -227,10 +230,11 @@ std::optional<int> print_read_token(const Options& given) {
   if (!key) {
     return fail(kName,
                 invalid_argument("needs a key for all jobs (--rdzv-key-file FILE)")
-                    .within("--print-read-token"),
+                    .within(given.print_read_token ? "--print-read-token" : "--print-write-token"),
                 ExitCode::kUsage);
   }
-  std::printf("%s\n", read_token_of(key->view()).c_str());
+  if (given.print_read_token) std::printf("%s\n", read_token_of(key->view()).c_str());
+  if (given.print_write_token) std::printf("%s\n", write_token_of(key->view()).c_str());
   return to_int(ExitCode::kSuccess);
 }
 
@@ -355,7 +359,7 @@ int main(int argc, char** argv) {
       "their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "
       "/var/lib/ddp-rendezvous";
   daemon.add_options = [&](CLI::App& app) { add_options(app, options); };
-  daemon.instead = [&] { return print_read_token(options); };
+  daemon.instead = [&] { return print_token(options); };
   daemon.serve = [&](boost::asio::io_context& io, Logger& log, DaemonSocket socket) {
     return serve(options, io, log, std::move(socket));
   };

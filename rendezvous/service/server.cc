@@ -19,6 +19,7 @@
 #include "rendezvous/auth/core/failure_rate.h"
 #include "rendezvous/auth/core/handshake_turns.h"
 #include "rendezvous/http/entry.h"
+#include "rendezvous/http/page_forms.h"
 #include "rendezvous/http/process_figures.h"
 #include "rendezvous/membership/core/outbox.h"
 #include "rendezvous/net/blocking_socket.h"
@@ -77,6 +78,19 @@ struct LocalAgent {
   std::shared_ptr<std::function<void(const ServiceMessage&)>> deliver;
   std::function<RankReport()> ranks;  // null: it has none
 };
+
+// PageCall: a request of a page that is not answered yet. To the table it is a connection.
+struct PageCall {
+  PageCall(asio::io_context& io, HttpFinish to) : finish(std::move(to)), patience(io) {}
+
+  HttpFinish finish;
+  asio::steady_timer patience;
+  PageReply reply;
+};
+
+// Stacks come within 30 s of a node.
+constexpr Duration kPagePatience = std::chrono::seconds(45);
+constexpr std::size_t kPageCalls = 8;
 
 // Waiting: a TLS handshake that has not begun, because its address has too many in flight.
 struct Waiting {
@@ -173,6 +187,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       session->hello_timer.cancel();
     }
     sessions_.clear();
+    page_calls_.clear();
     locals_.clear();
     store_ = nullptr;
     shown_store_ = nullptr;
@@ -555,7 +570,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
             .is_draining = draining_,
             .ends_soon = ends_soon_,
             .note_watcher = [this] { note_watcher({}); },
-            .figures = [this] { return figures(); }};
+            .figures = [this] { return figures(); },
+            .ask = [this](const UserRequest& request,
+                          const HttpFinish& finish) { ask_for_page(request, finish); }};
   }
 
   Figures figures() const {
@@ -566,6 +583,44 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     figures.state_writable = !table_.why_closed().has_value();
     if (role_) figures.etcd = role_->counters();
     return figures;
+  }
+
+  // Asks the table as a command does that has a connection of its own.
+  void ask_for_page(const UserRequest& request, const HttpFinish& finish) {
+    if (draining_) return finish(text_page("the service is stopping", 503));
+    if (page_calls_.size() >= kPageCalls) {
+      return finish(text_page(std::string(kTooManyOrders), 503));
+    }
+    const AgentConnectionId id = next_id();
+    PageCall& call = page_calls_.try_emplace(id, io_, finish).first->second;
+    after(call.patience, kPagePatience, [this, id] {
+      end_page_call(id, text_page("no answer within " + to_text(kPagePatience) +
+                                      ": it may still be carried out",
+                                  504));
+    });
+    perform(table_.receive(
+        {.connection = id, .local = false, .service_address = {}, .peer_address = {}},
+        AgentMessage(request), BootClock::now()));
+  }
+
+  void take_for_page(AgentConnectionId id, const ServiceMessage& message) {
+    const Answer* const answer = std::get_if<Answer>(&message);
+    if (!answer) return end_page_call(id, text_page("the service has no answer now", 503));
+    if (const auto page = page_calls_.at(id).reply.take(*answer)) return end_page_call(id, *page);
+    asio::post(io_, [self = shared_from_this(), id] {
+      if (self->stopped_ || self->draining_ || !self->page_calls_.contains(id)) return;
+      self->perform(self->table_.all_sent(id, BootClock::now()));
+    });
+  }
+
+  // The table is told later, because it may be in the middle of an event.
+  void end_page_call(AgentConnectionId id, const HttpPage& page) {
+    const auto call = page_calls_.extract(id);
+    if (!call) return;
+    asio::post(io_, [self = shared_from_this(), id] {
+      if (!self->stopped_) self->gone(id);
+    });
+    call.mapped().finish(page);
   }
 
   // Tells the open pages of a change. A heartbeat without ranks changes nothing that they show.
@@ -651,6 +706,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
       say(remote->second, send.message);
       if (send.last) close_soon(send.connection);
+    } else if (page_calls_.contains(send.connection)) {
+      take_for_page(send.connection, send.message);
     }
   }
 
@@ -741,6 +798,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void step_down(const std::string& why) {
     use(JobTable(table_.options()));
     http_->close_readers();
+    while (!page_calls_.empty()) {
+      end_page_call(page_calls_.begin()->first,
+                    text_page("this service does not lead any more: load the page again", 503));
+    }
     for (const auto& [id, session] : std::map(sessions_)) {
       if (!session->is_pending)
         send_away(session, Silence{"this service does not lead any more: " + why});
@@ -882,6 +943,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   HandshakeTurns turns_;
   std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
   std::map<AgentConnectionId, LocalAgent> locals_;
+  std::map<AgentConnectionId, PageCall> page_calls_;
   StoreServer* store_ = nullptr;  // the store on the same port
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;

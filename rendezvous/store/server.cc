@@ -1,7 +1,6 @@
 #include "rendezvous/store/server.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
@@ -135,14 +134,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   // Returns why the client may not connect; empty: it may.
   std::string why_not_this_user(tcp::socket& socket, const SocketAddress& peer) const {
     if (!options_.this_user_only) return "";
-    if (peer.family() == AF_UNSPEC) return "its other end is gone";
-    const SocketAddress local = local_address_of(socket.native_handle());
-    if (!is_within_this_host(peer, local)) return "";
-    const Result<uid_t> owner = owner_of_connection(peer, local);
-    if (!owner) return "this store serves only one user's processes, and " + owner.error().cause;
-    if (*owner == geteuid() || *owner == 0) return "";
-    return concat("it belongs to user ", *owner, ", but this store serves user ", geteuid(),
-                  "'s processes");
+    return ddprun::why_not_this_user("store", peer, local_address_of(socket.native_handle()));
   }
 
   // --- one connection: read, serve, and again ---

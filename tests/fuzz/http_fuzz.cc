@@ -25,9 +25,10 @@ std::optional<HttpPage> page(const HttpRequest& request) {
   const std::string_view path = request.path;
   DDPRUN_ASSERT(path.find('?') == path.npos, "a query is no part of the path");
   if (path == "/metrics") return HttpPage{.body = body_of("ddprun_jobs 0\n")};
-  DDPRUN_ASSERT(request.is_post ? path == HttpExchange::kPostPath : request.body.empty(),
-                "only one path takes a body");
-  if (path == "/token") return HttpPage{.body = body_of(std::string(request.body) + "\n")};
+  DDPRUN_ASSERT(request.is_post ? HttpExchange::takes_post(path) : request.body.empty(),
+                "few paths take a body");
+  if (HttpExchange::takes_post(path))
+    return HttpPage{.body = body_of(std::string(request.body) + "\n")};
   if (path == "/readyz") return HttpPage{.body = body_of("not yet\n"), .status = 503};
   return std::nullopt;
 }

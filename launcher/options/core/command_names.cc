@@ -11,6 +11,8 @@ std::span<const CommandName> command_names() {
        "show the state of a running job: nodes, workers, generation, failures so far"},
       {"top", "[--once] [JOB]",
        "show its ranks live in the terminal: who is slow, behind, stopped or waited for"},
+      {"dashboard", "[--open] [JOB]",
+       "serve its page for a browser on a port of this host: ranks, failures, events, buttons"},
       {"logs", "[-f] [-n N] [--rank N] [JOB]", "show the last output of its workers on this host"},
       {"stop", "[--now] [--timeout S] [JOB]", "end it on all nodes, and wait until it has ended"},
       {"restart", "[JOB]", "start all its workers again; uses no restart"},

@@ -39,6 +39,17 @@ std::string text_of(std::string_view purpose, const Introduction& introduction) 
   return text;
 }
 
+std::string cookie_of(const std::string& purpose, std::string_view key, std::int64_t until_s) {
+  const std::string until = std::to_string(until_s);
+  return until + "-" + hmac_hex(key, purpose + until);
+}
+
+bool is_cookie(std::string_view cookie, std::string (*right_one)(std::string_view, std::int64_t),
+               std::string_view key, std::int64_t now_s) {
+  const auto until = parse_number<std::int64_t>(cookie.substr(0, cookie.find('-')));
+  return until && now_s < *until && is_same_secret(cookie, right_one(key, *until));
+}
+
 }  // namespace
 
 std::string proof_of(Side side, std::string_view key, const Introduction& introduction) {
@@ -59,14 +70,22 @@ std::string statement_of(Side side, const Introduction& introduction) {
 
 std::string read_token_of(std::string_view key) { return hmac_hex(key, "ddprun read token"); }
 
+std::string write_token_of(std::string_view key) { return hmac_hex(key, "ddprun write token"); }
+
 std::string read_cookie_of(std::string_view key, std::int64_t until_s) {
-  const std::string until = std::to_string(until_s);
-  return until + "-" + hmac_hex(key, "ddprun read cookie " + until);
+  return cookie_of("ddprun read cookie ", key, until_s);
+}
+
+std::string write_cookie_of(std::string_view key, std::int64_t until_s) {
+  return cookie_of("ddprun write cookie ", key, until_s);
 }
 
 bool is_read_cookie(std::string_view cookie, std::string_view key, std::int64_t now_s) {
-  const auto until = parse_number<std::int64_t>(cookie.substr(0, cookie.find('-')));
-  return until && now_s < *until && is_same_secret(cookie, read_cookie_of(key, *until));
+  return is_cookie(cookie, read_cookie_of, key, now_s);
+}
+
+bool is_write_cookie(std::string_view cookie, std::string_view key, std::int64_t now_s) {
+  return is_cookie(cookie, write_cookie_of, key, now_s);
 }
 
 bool is_same_secret(std::string_view a, std::string_view b) {

@@ -38,13 +38,17 @@ std::string statement_of(Side side, const Introduction& introduction);
 // Returns the token that authorizes reading the service's pages (HTTP `Authorization: Bearer`):
 // 64 hexadecimal digits. It is derived from the key; the key cannot be derived from it.
 std::string read_token_of(std::string_view key);
+// Returns the token that also authorizes pressing the buttons of the pages. It has the same form.
+std::string write_token_of(std::string_view key);
 
-// Returns the cookie that authorizes the same until then (a calendar time in seconds), for a
-// browser. A browser may show it to other services of the same host, so it is not the token, and it
-// ends.
+// Return the cookies that authorize the same until then (a calendar time in seconds), for a
+// browser. A browser may show a cookie to other services of the same host, so it is not the token,
+// and it ends.
 std::string read_cookie_of(std::string_view key, std::int64_t until_s);
-// Returns whether it is such a cookie of this key, and has not ended.
+std::string write_cookie_of(std::string_view key, std::int64_t until_s);
+// Return whether it is such a cookie of this key, and has not ended.
 bool is_read_cookie(std::string_view cookie, std::string_view key, std::int64_t now_s);
+bool is_write_cookie(std::string_view cookie, std::string_view key, std::int64_t now_s);
 
 // Returns true if they are equal. The time does not depend on where they differ.
 bool is_same_secret(std::string_view a, std::string_view b);

@@ -1,8 +1,38 @@
 #include "rendezvous/http/core/browser.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/parse_number.h"
+#include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
+namespace {
+
+// Returns the text that a browser has encoded in this way; nullopt: no browser encodes so.
+std::optional<std::string> decoded(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789*-._";
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (kPlain.find(text[i]) != kPlain.npos) {
+      plain += text[i];
+    } else if (text[i] == '+') {
+      plain += ' ';
+    } else {
+      if (text[i] != '%' || text.size() - i < 3) return std::nullopt;
+      const std::size_t high = kDigits.find(text[i + 1]);
+      const std::size_t low = kDigits.find(text[i + 2]);
+      if (high == kDigits.npos || low == kDigits.npos) return std::nullopt;
+      plain += static_cast<char>(16 * high + low);
+      i += 2;
+    }
+  }
+  return plain;
+}
+
+}  // namespace
 
 std::string_view cookie_value(std::string_view field, std::string_view name) {
   while (!field.empty()) {
@@ -23,6 +53,37 @@ std::optional<std::string_view> token_in_form(std::string_view form) {
   const bool is_hex = token.find_first_not_of("0123456789abcdef") == token.npos;
   if (!is_hex || token.size() != kTokenDigits) return std::nullopt;
   return token;
+}
+
+std::optional<std::vector<std::string>> form_values(std::string_view form,
+                                                    std::initializer_list<std::string_view> names) {
+  std::vector<std::string> values;
+  for (const std::string_view name : names) {
+    const bool is_first = values.empty();
+    if (!is_first && !form.starts_with('&')) return std::nullopt;
+    if (!is_first) form.remove_prefix(1);
+    if (!form.starts_with(name) || !form.substr(name.size()).starts_with('=')) return std::nullopt;
+    form.remove_prefix(name.size() + 1);
+    const std::string_view value = form.substr(0, form.find('&'));
+    std::optional<std::string> plain = decoded(value);
+    if (!plain) return std::nullopt;
+    values.push_back(std::move(*plain));
+    form.remove_prefix(value.size());
+  }
+  if (!form.empty()) return std::nullopt;
+  return values;
+}
+
+std::optional<PageOrder> order_in_form(std::string_view form) {
+  using What = UserRequest::What;
+  const auto values = form_values(form, {"order", "job", "generation"});
+  if (!values) return std::nullopt;
+  const std::optional<What> what = parse_enum(kUserRequestWords, (*values)[0]);
+  const bool is_order = what == What::kStop || what == What::kRestart || what == What::kStacks;
+  const std::string& job = (*values)[1];
+  const auto generation = parse_number<std::int64_t>((*values)[2]);
+  if (!is_order || job.empty() || !why_no_name(job).empty() || !generation) return std::nullopt;
+  return PageOrder{*what, job, *generation};
 }
 
 bool is_same_origin(std::string_view origin, std::string_view host, bool encrypted) {

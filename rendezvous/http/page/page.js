@@ -2,6 +2,9 @@
 // /events. It asks for nothing while it is open. Every text of the status becomes textContent, so
 // none is read as markup.
 
+import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, learnRights} from "./actions.js";
+import {make} from "./elements.js";
+
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
 const TRY_AGAIN_MS = 10000;
 const RATE_SAMPLES = 6;
@@ -25,15 +28,6 @@ let order = {field: null, down: false}; // of the table of ranks; field null: th
 let firstListed = 0; // the index of the first rank in the table
 
 const byId = (id) => document.getElementById(id);
-
-// Returns an element with these attributes and children. A child that is a text stays a text.
-function make(tag, attributes, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes ?? {})) element.setAttribute(name, value);
-  element.append(...children.filter((child) => child !== null && child !== undefined)
-    .map((child) => child instanceof Node ? child : String(child)));
-  return element;
-}
 
 // --- numbers as text -------------------------------------------------------------------------------
 
@@ -627,6 +621,8 @@ function show(sections) {
   }
 }
 
+const generationOf = (id) => status.jobs.find((job) => job.id === id)?.generation ?? -1;
+
 function render() {
   if (!status) return;
   byId("service").textContent = `${status.host} · ${status.version}`;
@@ -643,6 +639,7 @@ function render() {
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
     ["progress", [id, progressOf(job)], () => progressOfJob(job)],
+    ["actions", [id, buttonsOf(job)], () => actionsOf(job, () => generationOf(id), render)],
     ["goodput", [id, times], () => goodputOf(job)],
     ["generations", [id, job.phase, generations], () => generationsOfJob(job)],
     ...(rank === null ? []
@@ -698,7 +695,8 @@ function connect() {
   opened.onmessage = (event) => {
     status = JSON.parse(event.data);
     isRedirected = false;
-    say("live", false);
+    if (status.trouble) sayOld(status.trouble);
+    else say("live", false);
     byId("token").hidden = true;
     clearTimeout(silence);
     silence = setTimeout(() => sayOld("no news"), NO_NEWS_MS);
@@ -720,6 +718,9 @@ async function findOutWhy() {
     answer = await fetch("events", {method: "HEAD", redirect: "manual"});
   } catch {
     // It does not answer.
+  }
+  if (answer?.status === 401 && (await learnRights()).is_dashboard) {
+    return sayOld("open the address that ddprun dashboard has printed; it works once");
   }
   if (answer?.status === 401) {
     sayOld("a token is needed");
@@ -747,20 +748,11 @@ byId("token").addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = byId("token-text");
   const error = byId("token-error");
-  error.textContent = "";
-  try {
-    const answer = await fetch("token", {method: "POST",
-      body: new URLSearchParams({token: text.value.trim()})});
-    if (!answer.ok) {
-      error.textContent = await answer.text();
-      return;
-    }
-  } catch {
-    error.textContent = "The service does not answer.";
-    return;
-  }
+  error.textContent = await giveToken(text.value.trim());
+  if (error.textContent) return;
   text.value = "";
   connect();
+  learnRights().then(render);
 });
 
 byId("main").addEventListener("click", (event) => {
@@ -775,4 +767,6 @@ window.addEventListener("hashchange", (event) => {
   if (rank !== null) return byId("chosen-rank")?.scrollIntoView({block: "nearest"});
   if (!event.oldURL.includes(`#job=${encodeURIComponent(id)}&rank=`)) window.scrollTo(0, 0);
 });
+await giveTokenOfAddress();
 connect();
+learnRights().then(render);

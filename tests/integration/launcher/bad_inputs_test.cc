@@ -677,6 +677,12 @@ ddprun top --once=1
 ddprun top --rdzv-endpoint=127.0.0.1:1
 ddprun top --rdzv-endpoint=$PLAIN
 ddprun top --rdzv-endpoint=$KEYED no-such-job
+ddprun dashboard no-such-job
+ddprun dashboard one two
+ddprun dashboard --json
+ddprun dashboard --open=firefox
+ddprun dashboard --rdzv-endpoint=127.0.0.1:1
+ddprun dashboard --rdzv-endpoint=$KEYED no-such-job
 ddprun logs no-such-job
 ddprun logs --rank=x
 ddprun logs -n -1
@@ -790,6 +796,8 @@ ddp-rendezvous --listen=127.0.0.1:0 --rdzv-tls-ca=ours.ca
 ddp-rendezvous --listen=[::]:0 --rdzv-tls-cert=node.crt --rdzv-tls-key=node.key --rdzv-tls-ca=system
 ddp-rendezvous --print-read-token
 ddp-rendezvous --print-read-token --rdzv-key-file=job1.key
+ddp-rendezvous --print-write-token
+ddp-rendezvous --print-write-token --rdzv-key-file=job1.key
 )");
     section("ddp-store", R"(
 ddp-store

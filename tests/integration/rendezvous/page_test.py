@@ -63,6 +63,7 @@ def start_job(binaries: pathlib.Path, sources: str, address: str, go: pathlib.Pa
 
 RANKS = 1000
 SLOTS = 8
+RIGHTS = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{}"
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 # Measures how long the page takes for an event and for the layout after it.
 MEASURE = """
@@ -94,6 +95,8 @@ class Simulation:
             def do_GET(handler) -> None:  # noqa: N805
                 name = handler.path.lstrip("/") or "index.html"
                 is_stream = name == "events"
+                if name == "rights":
+                    return handler.wfile.write(RIGHTS)
                 handler.send_response(200)
                 handler.send_header("Content-Type", "text/event-stream" if is_stream
                                     else TYPES[name.rpartition(".")[2]])

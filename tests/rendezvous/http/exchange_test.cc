@@ -37,6 +37,10 @@ class HttpExchangeTest : public testing::Test {
                       std::string(request.host) + " with " + std::string(request.cookie) + "\n"),
           .cookie = "c=d; HttpOnly"};
     }
+    if (path == "/query") return text_page(std::string(request.query));
+    if (path == "/later") {
+      return HttpPage{.later = [](const HttpFinish& finish) { finish(text_page("no", 409)); }};
+    }
     if (path == "/moved") {
       return HttpPage{.body = body_of("there\n"), .status = 307, .location = "http://h/moved"};
     }
@@ -112,7 +116,27 @@ TEST_F(HttpExchangeTest, AHeadOfAStreamIsNoStream) {
   EXPECT_FALSE(ask("HEAD /stream HTTP/1.1\r\nHost: here\r\n\r\n").is_stream);
 }
 
-TEST_F(HttpExchangeTest, AFormIsPostedToOnePlace) {
+TEST_F(HttpExchangeTest, APageThatIsMadeLaterIsAnsweredAsAskedFor) {
+  const HttpAnswer asked =
+      ask("HEAD /later HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n" + get("/page"));
+  ASSERT_TRUE(asked.later);
+  EXPECT_TRUE(asked.last);
+  std::optional<HttpAnswer> answer;
+  asked.later([&](const HttpPage& page) { answer = exchange_.finish(page); });
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 409);
+  EXPECT_FALSE(answer->body) << "of a HEAD";
+  EXPECT_TRUE(answer->last);
+  EXPECT_FALSE(exchange_.next());
+}
+
+TEST_F(HttpExchangeTest, TheQueryIsWhatFollowsThePath) {
+  EXPECT_THAT(text_of(ask(get("/query?a=b?c"))), EndsWith("\r\n\r\na=b?c\n"));
+  EXPECT_THAT(text_of(ask(get("/query?"))), EndsWith("\r\n\r\n\n"));
+  EXPECT_THAT(text_of(ask(get("/query"))), EndsWith("\r\n\r\n\n"));
+}
+
+TEST_F(HttpExchangeTest, AFormIsPostedToFewPlaces) {
   const std::string post =
       "POST /token HTTP/1.1\r\nHost: here\r\nOrigin: http://here\r\n"
       "Cookie: a=b\r\nContent-Length: 5\r\n\r\n";

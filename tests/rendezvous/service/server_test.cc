@@ -241,7 +241,7 @@ TEST_F(ServerWithAKey, ThePageItselfNeedsNoTokenBecauseItAsksForOne) {
   const auto page = http_get(service_.port(), "/");
   EXPECT_EQ(page.status, 200);
   EXPECT_THAT(page.head, HasSubstr("Content-Type: text/html; charset=utf-8"));
-  for (const char* path : {"/page.css", "/page.js", "/icon.svg"}) {
+  for (const char* path : {"/page.css", "/page.js", "/actions.js", "/elements.js", "/icon.svg"}) {
     EXPECT_EQ(http_get(service_.port(), path).status, 200) << path;
   }
   EXPECT_EQ(http_get(service_.port(), "/events").status, 401);

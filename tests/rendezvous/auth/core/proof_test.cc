@@ -35,6 +35,18 @@ TEST(Proof, AReadCookieIsOfOneKeyAndEnds) {
   }
 }
 
+TEST(Proof, WhatOpensTheButtonsIsNotWhatOpensThePages) {
+  EXPECT_NE(write_token_of(kKey), read_token_of(kKey));
+  EXPECT_NE(write_token_of(kKey), write_token_of(kOtherKey));
+  const std::string cookie = write_cookie_of(kKey, 1000);
+  EXPECT_TRUE(is_write_cookie(cookie, kKey, 999));
+  EXPECT_FALSE(is_write_cookie(cookie, kKey, 1000)) << "it has ended";
+  EXPECT_FALSE(is_write_cookie(cookie, kOtherKey, 999));
+  EXPECT_FALSE(is_write_cookie("2000" + cookie.substr(4), kKey, 999)) << "the time is sealed";
+  EXPECT_FALSE(is_write_cookie(read_cookie_of(kKey, 1000), kKey, 999));
+  EXPECT_FALSE(is_read_cookie(cookie, kKey, 999));
+}
+
 TEST(Proof, DiffersWithEveryPartOfIt) {
   const Introduction first{1, "0.1", "job", "aa", "bb"};
   std::vector<Introduction> others(6, first);

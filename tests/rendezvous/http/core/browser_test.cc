@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
+
+#include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
 namespace {
@@ -29,6 +32,38 @@ TEST(Browser, AFormHasATokenAndNothingElse) {
         "token=" + token + "&x=1", "x=1&token=" + token, "token=" + token.substr(1) + "A", token}) {
     EXPECT_EQ(token_in_form(form), std::nullopt) << form;
   }
+}
+
+TEST(Browser, AFormHasItsFieldsInTheirOrderAndNoOthers) {
+  using Values = std::vector<std::string>;
+  EXPECT_EQ(form_values("a=1&b=", {"a", "b"}), (Values{"1", ""}));
+  EXPECT_EQ(form_values("a=x+y%26%3D%C3%A9", {"a"}), (Values{"x y&=\xC3\xA9"}));
+  for (const char* form :
+       {"", "a", "a=1", "b=2&a=1", "a=1&b=2&", "a=1&b=2&c=3", "&a=1&b=2", "a=1&a=1", "A=1&b=2",
+        "a=1;b=2", "a=<&b=", "a=%&b=", "a=%4&b=", "a=%zz&b=", "a=%c3&b=", "a=\n&b="}) {
+    EXPECT_EQ(form_values(form, {"a", "b"}), std::nullopt) << form;
+  }
+}
+
+TEST(Browser, AnOrderNamesTheJobAndTheGenerationThatThePageShowed) {
+  using What = UserRequest::What;
+  EXPECT_EQ(order_in_form("order=stop&job=train&generation=3"),
+            (PageOrder{What::kStop, "train", 3}));
+  EXPECT_EQ(order_in_form("order=restart&job=%3Cb%3E&generation=-1"),
+            (PageOrder{What::kRestart, "<b>", -1}));
+  EXPECT_EQ(order_in_form("order=stacks&job=a&generation=0"), (PageOrder{What::kStacks, "a", 0}));
+  for (const char* form :
+       {"order=signal&job=a&generation=0", "order=logs&job=a&generation=0",
+        "order=&job=a&generation=0", "order=stop&job=&generation=0",
+        "order=stop&job=a%0A&generation=0",
+        "order=stop&job=a&generation=", "order=stop&job=a&generation=1x",
+        "order=stop&job=a&generation=99999999999999999999", "order=stop&job=a",
+        "order=stop&order=stop&job=a&generation=0", "job=a&order=stop&generation=0"}) {
+    EXPECT_EQ(order_in_form(form), std::nullopt) << form;
+  }
+  const std::string id(kMaxNameBytes, 'x');
+  EXPECT_TRUE(order_in_form("order=stop&job=" + id + "&generation=0"));
+  EXPECT_FALSE(order_in_form("order=stop&job=" + id + "x&generation=0"));
 }
 
 TEST(Browser, TheOriginIsTheHostWithTheScheme) {

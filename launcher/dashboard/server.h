@@ -1,0 +1,38 @@
+// DashboardServer: serves the page of one job to browsers of this user on this host.
+//
+// It asks for the status every second, and passes buttons on, as the commands of ddprun do. It
+// serves only connections of this user and of root, and among them only a browser that has the
+// cookie (launcher/dashboard/access.h).
+//
+// One thread, which runs the io_context, makes all calls. Questions to the job run in threads of
+// their own, which may outlive the server: end the process by _Exit() while is_asking().
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "launcher/control/job_watch.h"
+#include "launcher/dashboard/status.h"
+
+namespace ddprun {
+
+class DashboardServer {
+ public:
+  // watch: its find() has succeeded. first: has its picture. token: of the address. `over` is
+  // called once, when the job has ended and open pages were sent that. `io` outlives the server.
+  DashboardServer(boost::asio::io_context& io, UniqueFd listener, JobWatch watch,
+                  DashboardStatus first, const std::string& token, std::function<void()> over);
+  ~DashboardServer();
+
+  // Returns whether a thread asks the job now.
+  bool is_asking() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,255 @@
+"""Presses the buttons of the page in a real browser: that of `ddprun dashboard`, and that of a
+service with a key and TLS.
+
+argv[1]: the folder of the programs.
+"""
+import contextlib
+import http.client
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+
+import browser
+
+PATIENCE = 60.0  # seconds
+MARKUP = "<img src=x onerror=\"document.title='hurt'\">"
+JOB = f"train {MARKUP}"
+KEY = "0123456789abcdef0123456789abcdef"
+WORKER = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+
+
+@contextlib.contextmanager
+def running(command: list, **options):
+    """A process that is ended at the end."""
+    process = subprocess.Popen(command, text=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(PATIENCE)
+
+
+def job_of(binaries: pathlib.Path, *options: str):
+    return running([binaries / "ddprun", f"--rdzv-id={JOB}", "--nproc-per-node=2", "--no-python",
+                    *options, "--", *WORKER], stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def dashboard_of(binaries: pathlib.Path, *options: str, **environment: str):
+    """A dashboard, and the address that it prints."""
+    with running([binaries / "ddprun", "dashboard", *options], stdout=subprocess.PIPE,
+                 env=os.environ | environment) as dashboard:
+        url = dashboard.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[0-9a-f]{64}", url), url
+        yield dashboard, url
+
+
+def wait_until_it_runs(binaries: pathlib.Path, *options: str) -> None:
+    """Waits until the job has workers."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        status = subprocess.run([binaries / "ddprun", "status", *options, "--json", JOB],
+                                capture_output=True, text=True, timeout=PATIENCE)
+        if '"phase":"running"' in status.stdout:
+            return
+    raise AssertionError(status)
+
+
+def click(page: browser.Browser, button: str) -> None:
+    page.wait_for(f"document.getElementById('{button}') "
+                  f"&& !document.getElementById('{button}').disabled")
+    page.evaluate(f"document.getElementById('{button}').click()")
+
+
+def order(url: str, form: str, **fields: str) -> tuple[int, str]:
+    """Posts the form as another program would. Returns the status and the text of the answer."""
+    place = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+    connection.request("POST", "/act", form, {
+        "Origin": f"http://{place.netloc}", "Content-Type": "application/x-www-form-urlencoded",
+        **fields})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def connect_as_another_user(url: str) -> None:
+    if os.geteuid() != 0:
+        return
+    place = urllib.parse.urlsplit(url)
+    request = (f"exec 3<>/dev/tcp/{place.hostname}/{place.port}; "
+               "printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3")
+    for user, is_served in [(0, True), (65534, False)]:
+        answer = subprocess.run(["bash", "-c", request], user=user, group=user, cwd="/",
+                                capture_output=True, text=True, timeout=PATIENCE)
+        assert answer.stdout.startswith("HTTP/1.") == is_served, (user, answer)
+
+
+def go_to_the_job(page: browser.Browser) -> None:
+    page.wait_for_text(JOB)
+    page.evaluate("document.querySelector('#jobs a').click()")
+    page.wait_for_text("Nodes and ranks")
+
+
+def press_buttons(binaries: pathlib.Path) -> None:
+    """A job without a port: its page shows it, restarts it, and stops it."""
+    with job_of(binaries) as job, browser.Browser() as page, \
+            browser.Browser() as other:
+        wait_until_it_runs(binaries)
+        with dashboard_of(binaries, "--", JOB) as (dashboard, url):
+            # Another program of this host, without the cookie.
+            form = urllib.parse.urlencode({"order": "stop", "job": JOB, "generation": 0},
+                                          quote_via=urllib.parse.quote_plus)
+            assert order(url, form)[0] == 401
+            connect_as_another_user(url)
+            page.open(url)
+            go_to_the_job(page)
+            assert "token" not in page.evaluate("location.href"), "the token is used up"
+            assert page.evaluate("document.cookie") == "", "a script must not see the cookie"
+            assert page.evaluate("document.images.length") == 0
+            page.wait_for("document.querySelectorAll('#ranks tbody tr').length === 2")
+            assert page.errors == [], page.errors
+
+            other.open(url)
+            other.wait_for_text("open the address that ddprun dashboard has printed")
+            assert JOB not in other.text(), other.text()
+
+            click(page, "do-stacks")
+            page.wait_for("!document.getElementById('stacks').hidden || "
+                          "document.getElementById('said').textContent.length > 6")
+            click(page, "do-stop")
+            click(page, "no")
+            click(page, "do-restart")
+            click(page, "yes")
+            page.wait_for_text("generation 0 ends and is formed again on 1 node")
+            page.wait_for_text("runs generation 1 with 2 ranks")
+            assert job.poll() is None
+            click(page, "do-stop")
+            click(page, "yes")
+            assert job.wait(PATIENCE) == 128 + signal.SIGTERM
+            # The dashboard ends with its job, after the page was told.
+            page.wait_for_text("This job has ended.")
+            assert dashboard.wait(PATIENCE) == 0
+            assert page.evaluate("document.title").startswith(JOB), page.evaluate("document.title")
+            assert page.evaluate("document.images.length") == 0
+
+
+def end_by_hand(binaries: pathlib.Path) -> None:
+    """Ctrl-C ends the dashboard and not the job; --open tells the address to no other user."""
+    with job_of(binaries) as job, tempfile.TemporaryDirectory() as folder:
+        wait_until_it_runs(binaries)
+        opener = pathlib.Path(folder) / "xdg-open"
+        opener.write_text('#!/bin/sh\nstat -c %a "$1" > "$0.mode"\ncat "$1" > "$0.new"\n'
+                          'mv "$0.new" "$0.text"\n')
+        opener.chmod(0o755)
+        with dashboard_of(binaries, "--open", TMPDIR=folder,
+                          PATH=f"{folder}:{os.environ['PATH']}") as (dashboard, url):
+            text = pathlib.Path(folder) / "xdg-open.text"
+            deadline = time.monotonic() + PATIENCE
+            while not text.exists():
+                assert dashboard.poll() is None and time.monotonic() < deadline
+                time.sleep(0.02)
+            assert f"url={url}\"" in text.read_text()
+            assert opener.with_name("xdg-open.mode").read_text().strip() == "600"
+            dashboard.send_signal(signal.SIGINT)
+            assert dashboard.wait(PATIENCE) == 128 + signal.SIGINT
+        assert not list(pathlib.Path(folder).glob("*.html")), "its file is gone"
+        assert job.poll() is None
+
+
+def make_certificate(folder: pathlib.Path) -> list[str]:
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
+                    "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                    "-keyout", folder / "tls.key", "-out", folder / "tls.crt"],
+                   check=True, capture_output=True)
+    return [f"--rdzv-tls-cert={folder}/tls.crt", f"--rdzv-tls-key={folder}/tls.key"]
+
+
+def ask_for_a_write_token(binaries: pathlib.Path) -> None:
+    """A service with a key and TLS: buttons are for those who have the write token."""
+    with tempfile.TemporaryDirectory() as name, browser.Browser() as page:
+        folder = pathlib.Path(name)
+        key = folder / "key"
+        key.touch(0o600)
+        key.write_text(KEY)
+        tokens = {kind: subprocess.run(
+            [binaries / "ddp-rendezvous", "--rdzv-key-file", key, f"--print-{kind}-token"],
+            check=True, capture_output=True, text=True).stdout.strip()
+            for kind in ["read", "write"]}
+        with running([binaries / "ddp-rendezvous", "--listen", "127.0.0.1:0",
+                      f"--rdzv-key-file={key}", *make_certificate(folder)],
+                     stdout=subprocess.PIPE) as service:
+            address = service.stdout.readline().split()[-1]
+            asking = [f"--rdzv-endpoint={address}", f"--rdzv-key-file={key}",
+                      f"--rdzv-tls-ca={folder}/tls.crt"]
+            with job_of(binaries, *asking) as job:
+                page.call("Security.setIgnoreCertificateErrors", ignore=True)
+                page.open(f"https://{address}/")
+                page.wait_for_text("This service has keys.")
+                page.evaluate(f"document.getElementById('token-text').value = '{tokens['read']}'")
+                page.evaluate("document.querySelector('#token button').click()")
+                wait_until_it_runs(binaries, *asking)
+                go_to_the_job(page)
+                page.wait_for_text("Stop or restart this job")
+                assert page.evaluate("document.getElementById('do-stop') === null")
+                said = page.evaluate(
+                    "fetch('act', {method: 'POST', body: new URLSearchParams({order: 'stop', "
+                    "job: location.hash.slice(5), generation: 0})}).then((one) => one.text())")
+                assert said.startswith("buttons need the write token"), said
+                page.evaluate("document.querySelector('#actions summary').click()")
+                for token, answer in [("0" * 64, "this is not the token of this service"),
+                                      (tokens["read"], "This token only reads."),
+                                      (tokens["write"], "Show stacks")]:
+                    page.evaluate(f"document.getElementById('write-token').value = '{token}'")
+                    page.evaluate("document.querySelector('#actions form button').click()")
+                    page.wait_for_text(answer)
+                click(page, "do-stop")
+                click(page, "yes")
+                assert job.wait(PATIENCE) == 128 + signal.SIGTERM
+                page.wait_for_text("This job has failed with exit code 143.")
+                page.wait_for_text("a page on 127.0.0.1 asked for it")
+                assert page.evaluate("document.getElementById('actions') === null")
+            # The same page through the client of a service, for a job that has ended.
+            ended = subprocess.run([binaries / "ddprun", "dashboard", *asking, "--", JOB],
+                                   capture_output=True, text=True, timeout=PATIENCE)
+            assert ended.returncode == 72, ended
+            assert ended.stderr == "ddprun: error: the job has ended\n", ended.stderr
+
+
+def look_through_a_service(binaries: pathlib.Path) -> None:
+    """A service without keys has no buttons. The dashboard of its job has them."""
+    with running([binaries / "ddp-rendezvous", "--listen", "127.0.0.1:0"],
+                 stdout=subprocess.PIPE) as service, browser.Browser() as page:
+        address = service.stdout.readline().split()[-1]
+        with job_of(binaries, f"--rdzv-endpoint={address}") as job:
+            wait_until_it_runs(binaries, f"--rdzv-endpoint={address}")
+            page.open(f"http://{address}/")
+            go_to_the_job(page)
+            assert page.evaluate("document.getElementById('actions') === null")
+            assert order(f"http://{address}/", "order=stop&job=a&generation=0")[0] == 403
+            with dashboard_of(binaries, f"--rdzv-endpoint={address}", "--", JOB) as (_, url):
+                page.open(url)
+                go_to_the_job(page)
+                click(page, "do-stop")
+                click(page, "yes")
+                assert job.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def main() -> None:
+    browser.find()
+    binaries = pathlib.Path(sys.argv[1])
+    press_buttons(binaries)
+    end_by_hand(binaries)
+    ask_for_a_write_token(binaries)
+    look_through_a_service(binaries)
+    print("buttons are pressed by those who may, and by no others")
+
+
+main()
