@@ -32,6 +32,7 @@
 #include "rendezvous/protocol/core/hang_analysis.h"
 #include "rendezvous/protocol/core/job_times.h"
 #include "rendezvous/protocol/core/rank_row.h"
+#include "rendezvous/protocol/core/step_report.h"
 #include "rendezvous/protocol/core/user_request.h"
 #include "rendezvous/protocol/core/verdict.h"
 #include "rendezvous/protocol/core/worker_end.h"
@@ -169,6 +170,7 @@ struct NodeSpec {
   bool tells_output = false;  // it understands TellOutput; older versions do not
   bool tells_flight = false;  // it understands TellOutput::flight
   bool tells_stacks = false;  // it understands TellOutput::stacks
+  bool tells_steps = false;   // it understands TellSteps
 };
 
 // Assignment: a Directive that gives a node its part in a generation.
@@ -217,7 +219,8 @@ struct Leave {
   int signal = 0;      // signal that told the agent to end; 0: see reason
   std::string reason;  // text for people
 };
-using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest, OutputPage>;
+using AgentMessage =
+    std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest, OutputPage, StepReport>;
 
 // Service to agent.
 struct Welcome {
@@ -274,7 +277,7 @@ struct End {
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
-                                    End, Answer, ForwardSignal, TellOutput>;
+                                    End, Answer, ForwardSignal, TellOutput, TellSteps>;
 
 // ToAgent: a message of the service with the agent that gets it.
 struct ToAgent {

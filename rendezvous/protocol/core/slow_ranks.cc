@@ -185,14 +185,27 @@ std::string cost_text(double share) {
   return concat("the others wait ", std::lround(100 * share), " % of each step");
 }
 
-std::string slow_text(const SlowFinding& finding, std::string_view node) {
+namespace {
+
+// Returns "rank 3 (node n2) is", for a sentence.
+std::string subject_of(const SlowFinding& finding, std::string_view node) {
   const bool is_one = finding.ranks.size() == 1;
   std::string who = (is_one ? "rank " : "ranks ") + rank_ranges(finding.ranks);
   if (!node.empty()) {
     who = finding.node ? concat("node ", node, " (", who, ")") : concat(who, " (node ", node, ")");
   }
   const bool is_singular = is_one || (finding.node && !node.empty());
-  return concat(who, is_singular ? " is slow: " : " are slow: ", cost_text(finding.share));
+  return who + (is_singular ? " is" : " are");
+}
+
+}  // namespace
+
+std::string slow_text(const SlowFinding& finding, std::string_view node) {
+  return concat(subject_of(finding, node), " slow: ", cost_text(finding.share));
+}
+
+std::string recovered_text(const SlowFinding& finding, std::string_view node) {
+  return subject_of(finding, node) + " as fast as the others again";
 }
 
 }  // namespace ddprun
