@@ -270,11 +270,11 @@ std::string too_large(std::size_t bytes, std::size_t limit) {
 template <class Message>
 constexpr std::nullptr_t kTypes{};
 template <>
-constexpr std::array<const char*, 7> kTypes<AgentMessage>{
-    "hello", "status", "heartbeat", "leave", "request", "output", "steps"};
+constexpr std::array<const char*, 7> kTypes<AgentMessage>{"hello",   "status", "heartbeat", "leave",
+                                                          "request", "output", "steps"};
 template <>
 constexpr std::array<const char*, 12> kTypes<ServiceMessage>{
-    "welcome", "refused", "silence", "heartbeat_ack", "wait",       "assignment",
+    "welcome", "refused", "silence", "heartbeat_ack", "wait",        "assignment",
     "stop",    "end",     "answer",  "pass_on",       "tell_output", "tell_steps"};
 // The first entry stands for every type that is not in the list.
 template <>

@@ -22,7 +22,8 @@ std::optional<StepTime> time_of(const std::vector<StepEntry>& marks, std::size_t
   const StepEntry& now = marks[at];
   const std::uint64_t whole = now.ns - before.ns;
   const std::uint64_t waited = std::min(now.waited_ns - before.waited_ns, whole);
-  constexpr std::uint64_t kLongest = std::uint64_t{std::numeric_limits<std::uint32_t>::max()} * 1000;
+  constexpr std::uint64_t kLongest =
+      std::uint64_t{std::numeric_limits<std::uint32_t>::max()} * 1000;
   if (before.number + 1 != now.number || whole > kLongest) return std::nullopt;
   return StepTime{.whole_us = static_cast<std::uint32_t>(whole / 1000),
                   .own_us = static_cast<std::uint32_t>((whole - waited) / 1000)};

@@ -118,9 +118,8 @@ std::vector<std::string> SlowSearch::compare_findings(const std::vector<SlowFind
   // that is slow.
   const auto is_still_slow = [&](const SlowFinding& one) {
     return std::ranges::any_of(findings_, [&](const SlowFinding& other) {
-      return std::ranges::any_of(other.ranks, [&](int rank) {
-        return std::ranges::binary_search(one.ranks, rank);
-      });
+      return std::ranges::any_of(
+          other.ranks, [&](int rank) { return std::ranges::binary_search(one.ranks, rank); });
     });
   };
   for (const SlowFinding& one : findings_) {

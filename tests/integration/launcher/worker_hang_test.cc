@@ -59,8 +59,8 @@ TEST_F(WorkerHangTest, WhoWaitsForARankThatWorksAloneDoesNotHang) {
   EXPECT_EQ(failures().size(), 0u) << failures().dump(2);
 }
 
-// The service looks every 5 s. On a busy machine equal ranks may be named, too: that they are not is
-// tested by the simulation, and here in the long run only.
+// The service looks every 5 s. On a busy machine equal ranks may be named, too: that they are not
+// is tested by the simulation, and here in the long run only.
 TEST_F(WorkerHangTest, ARankThatIsTwentyPercentSlowIsNamedAndEqualRanksAreNot) {
   const auto start_steps = [&](const std::string& name, const char* seconds) {
     return start({"--nproc-per-node=4", "--rdzv-id=" + name, program("worker_test_rank"), name},

@@ -48,8 +48,8 @@ class StepCollectorTest : public testing::Test {
 
 TEST_F(StepCollectorTest, AStepHasTheTimesOfAllWorkersAndIsTakenOnce) {
   steps(3, milliseconds(12));
-  const StepTimes times{.step = 102, .whole_us = 112'000,
-                        .own_us = {80'000, 80'000, 92'000, 80'000}};
+  const StepTimes times{
+      .step = 102, .whole_us = 112'000, .own_us = {80'000, 80'000, 92'000, 80'000}};
   const auto taken = take();
   ASSERT_EQ(taken.size(), 2u) << "the time of the first step is not known";
   EXPECT_EQ(taken[0], times);

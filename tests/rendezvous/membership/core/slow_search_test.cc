@@ -21,8 +21,7 @@ using testing::IsEmpty;
 // A job whose nodes answer TellSteps. Its steps take recorded times.
 class SlowSearchTest : public testing::Test {
  protected:
-  void begin(int nodes, int workers_on_a_node, const char* load = "quiet",
-             std::uint64_t seed = 1) {
+  void begin(int nodes, int workers_on_a_node, const char* load = "quiet", std::uint64_t seed = 1) {
     workers_ = workers_on_a_node;
     std::vector<SlowSearch::Node> all;
     for (int node = 0; node < nodes; ++node) {
@@ -122,8 +121,9 @@ TEST_F(SlowSearchTest, ASlowNodeIsNamedAsANodeAndThenItsLastSlowRank) {
   round();
   slower_[2] = slower_[3] = 1.2;
   steps(60);
-  EXPECT_THAT(round(),
-              ElementsAre(testing::ContainsRegex("node n1 \\(ranks 2-3\\) is slow: the others wait")));
+  EXPECT_THAT(
+      round(),
+      ElementsAre(testing::ContainsRegex("node n1 \\(ranks 2-3\\) is slow: the others wait")));
   EXPECT_EQ(search_.slow_ranks(), 2u);
   steps(1);
   round();
@@ -142,8 +142,9 @@ TEST_F(SlowSearchTest, StepsThatANodeHasNotReportedYetAreJoinedInTheNextRound) {
     steps(1);
     const bool is_even = i % 2 == 0;
     const std::size_t lag = i < 2 ? 0 : 1;
-    named += static_cast<int>(round(is_even ? std::vector<std::size_t>{lag, 0}
-                                            : std::vector<std::size_t>{0, lag}).size());
+    named += static_cast<int>(
+        round(is_even ? std::vector<std::size_t>{lag, 0} : std::vector<std::size_t>{0, lag})
+            .size());
   }
   EXPECT_EQ(named, 1) << "one step in each round, and always another node is behind";
 }
