@@ -28,8 +28,8 @@
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
+#include "launcher/hang/core/step_collector.h"
 #include "launcher/hang/monitor.h"
-#include "launcher/hang/slow_monitor.h"
 #include "launcher/node_check/node_check.h"
 #include "launcher/output/console_writer.h"
 #include "launcher/output/core/interrupt_tracebacks.h"
@@ -130,8 +130,6 @@ class Agent {
                        .hang = [this] { feed(WorkersHang{}); },
                        .silent = [this](const auto& workers) { warn_of_silent(workers); },
                        .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
-        slow_monitor_(io_, {.marks = [this] { return workers_.marks(); },
-                            .warn = [this](const std::string& line) { log_.warning(line); }}),
         terminal_(io_, console_, std::move(guards.input),
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
@@ -282,6 +280,7 @@ class Agent {
             },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
         .tell_output = [this](const TellOutput& what) { control_->tell(what); },
+        .tell_steps = [this](const TellSteps& what) { tell_steps(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
         .ranks = [this] { return ranks(); },
@@ -319,6 +318,18 @@ class Agent {
     RankReport report{.generation = part->generation, .rows = rank_rows()};
     if (report.rows.size() > kMaxRankRows) report.rows.resize(kMaxRankRows);
     return report;
+  }
+
+  // Reports the newest steps, and takes what the service has found in those of all nodes.
+  void tell_steps(const TellSteps& what) {
+    for (const std::string& line : what.lines) log_.warning(line);
+    const std::optional<Assignment>& part = supervisor_.assignment();
+    const bool is_running = supervisor_.state() == Supervisor::State::kRunning;
+    if (over_ || !is_running || !part || part->generation != what.generation) return;
+    slow_ranks_ = what.slow;
+    rendezvous_.link().send_now(StepReport{
+        .generation = what.generation,
+        .steps = step_collector_.take(workers_.marks(), static_cast<std::size_t>(what.steps))});
   }
 
   // Node 0 reports its progress now and then, so that the service's pages and books are up to date.
@@ -377,8 +388,8 @@ class Agent {
     report_period_ = kFirstReport;
     report_later();
     hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
-    slow_monitor_.begin(start.assignment.first_rank, static_cast<std::size_t>(config_.slots),
-                        start.assignment.node_count > 1 ? host_name() : "");
+    step_collector_.begin();
+    slow_ranks_.clear();
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
@@ -444,7 +455,7 @@ class Agent {
 
   void stop_looking() {
     hang_monitor_.end();
-    slow_monitor_.end();
+    slow_ranks_.clear();
   }
 
   // Drops the workers. Their processes have ended or cannot be ended.
@@ -554,7 +565,8 @@ class Agent {
   std::vector<RankRow> rank_rows() {
     std::vector<RankRow> ranks = workers_.ranks();
     for (RankRow& one : ranks) {
-      one.slow = slow_monitor_.slow(static_cast<std::size_t>(one.local_rank.value));
+      const auto slow = std::ranges::find(slow_ranks_, one.local_rank, &SlowRank::local_rank);
+      if (slow != slow_ranks_.end()) one.slow = slow->cost;
     }
     return ranks;
   }
@@ -703,7 +715,8 @@ class Agent {
   NodeCheck node_check_;
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
-  SlowMonitor slow_monitor_;
+  StepCollector step_collector_;
+  std::vector<SlowRank> slow_ranks_;  // of this node, as the service has found
   StepRate steps_;
   std::optional<TimePoint> suspended_since_;  // SIGTSTP stops the workers
   Duration suspended_for_{};                  // before that, in this generation

@@ -19,6 +19,7 @@
 #include "launcher/flight/process_flights.h"
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/hang/worker_inspector.h"
+#include "launcher/plan/binding.h"
 #include "launcher/plan/job_plan.h"
 #include "launcher/process/pseudo_terminal.h"
 #include "launcher/worker/files.h"
@@ -38,11 +39,21 @@ std::string submission_of(const std::string& instance) {
   return to_string(name(instance));
 }
 
+std::vector<std::optional<std::string>> devices_of_workers(const AgentConfig& config) {
+  if (config.own_devices.empty()) {
+    return std::vector(static_cast<std::size_t>(config.slots), shared_devices(config.options));
+  }
+  return {config.own_devices.begin(), config.own_devices.end()};
+}
+
 }  // namespace
 
 NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts,
                          NodeWorkersEvents events)
-    : config_(config), parts_(parts), events_(std::move(events)) {}
+    : config_(config),
+      parts_(parts),
+      events_(std::move(events)),
+      gpu_table_(devices_of_workers(config)) {}
 
 void NodeWorkers::start(const Assignment& assignment, const std::string& instance,
                         ControlServer& control) {
@@ -264,11 +275,14 @@ std::vector<WorkerView> NodeWorkers::views() const {
 const std::vector<RankRow>& NodeWorkers::ranks() {
   const TimePoint now = BootClock::now();
   if (const std::vector<RankRow>* recent = rank_table_.recent(now)) return *recent;
+  const std::vector<GpuUse> gpus = gpu_table_.use(now);
   std::vector<RankTable::Source> sources;
   for (const auto& worker : workers_) {
+    const auto i = static_cast<std::size_t>(worker->local_rank().value);
     sources.push_back({.worker = worker->view(),
                        .page = pages_ ? &(*pages_)[worker->local_rank().value] : nullptr,
-                       .lives = worker->is_open()});
+                       .lives = worker->is_open(),
+                       .gpu = i < gpus.size() ? gpus[i] : GpuUse()});
   }
   return rank_table_.sample(sources, now);
 }

@@ -23,6 +23,7 @@
 
 #include "base/ids.h"
 #include "base/log.h"
+#include "launcher/agent/gpu_table.h"
 #include "launcher/agent/rank_table.h"
 #include "launcher/control/protocol.h"
 #include "launcher/flight/core/record.h"
@@ -132,6 +133,7 @@ class NodeWorkers {
   std::set<int> attempts_;  // that have had a log directory
   FlightFile flight_file_;
   RankTable rank_table_;
+  GpuTable gpu_table_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet

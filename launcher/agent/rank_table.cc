@@ -27,14 +27,17 @@ const std::vector<RankRow>& RankTable::sample(const std::vector<Source>& workers
   rows_.clear();
   last_.resize(workers.size());
   for (std::size_t i = 0; i < workers.size(); ++i) {
-    const auto& [worker, page, lives] = workers[i];
+    const auto& [worker, page, lives, gpu] = workers[i];
     RankRow& row = rows_.emplace_back();
     row.rank = worker.rank;
     row.local_rank = worker.local_rank;
     row.pid = worker.pid;
     row.state = worker.state;
     if (page) put_page(*page, lives, now, last_[i], row);
-    if (lives) put_process(worker, now, last_[i], row);
+    if (!lives) continue;
+    put_process(worker, now, last_[i], row);
+    row.gpu_percent = gpu.percent;
+    row.gpu_memory_bytes = gpu.memory_bytes;
   }
   return rows_;
 }

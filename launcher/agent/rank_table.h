@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/worker_page.h"
 #include "launcher/control/protocol.h"
+#include "launcher/machine/nvml.h"
 #include "launcher/output/core/step_rate.h"
 #include "rendezvous/protocol/core/rank_row.h"
 
@@ -27,6 +28,7 @@ class RankTable {
     WorkerView worker;
     const WorkerPage* page = nullptr;  // null: it has none
     bool lives = false;
+    GpuUse gpu = {};
   };
 
   // Returns the rows of the last sample, or null if it is time for another one.

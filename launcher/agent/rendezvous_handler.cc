@@ -434,7 +434,8 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
                                                           : local_address,
                        .tells_output = true,
                        .tells_flight = true,
-                       .tells_stacks = true},
+                       .tells_stacks = true,
+                       .tells_steps = true},
               .cluster_job = cluster_job()};
   if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun

@@ -23,6 +23,19 @@ struct PciInfo {
   std::array<char, 32> bus_id{};
 };
 
+// nvmlUtilization_t: percent.
+struct Utilization {
+  unsigned gpu = 0;
+  unsigned memory = 0;
+};
+
+// nvmlMemory_t: bytes.
+struct Memory {
+  unsigned long long total = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
+
 }  // namespace
 
 // Declares NVML's functions by itself, because most build machines have no nvml.h.
@@ -116,6 +129,24 @@ std::vector<PresentGpu> Nvml::gpus() const {
     if (name_of && name_of(device, text.data(), text.size()) == 0) gpus[i].model = text.data();
   }
   return gpus;
+}
+
+std::vector<GpuUse> Nvml::use() const {
+  const auto rates_of =
+      library_->function<int (*)(Device, Utilization*)>("nvmlDeviceGetUtilizationRates");
+  const auto memory_of = library_->function<int (*)(Device, Memory*)>("nvmlDeviceGetMemoryInfo");
+  std::vector<GpuUse> uses(static_cast<std::size_t>(count()));
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const Device device = library_->device(static_cast<int>(i));
+    if (!device) continue;
+    Utilization rates;
+    if (rates_of && rates_of(device, &rates) == 0) uses[i].percent = static_cast<int>(rates.gpu);
+    Memory memory;
+    if (memory_of && memory_of(device, &memory) == 0) {
+      uses[i].memory_bytes = static_cast<std::int64_t>(memory.used);
+    }
+  }
+  return uses;
 }
 
 std::vector<PresentGpu> present_gpus() {

@@ -4,7 +4,9 @@
 // has failed.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,14 @@
 #include "launcher/machine/core/visible_devices.h"
 
 namespace ddprun {
+
+// GpuUse: how much a GPU is in use, by all programs. What the driver does not say has no value.
+struct GpuUse {
+  std::optional<int> percent = {};  // of the last moments in which a program ran on it
+  std::optional<std::int64_t> memory_bytes = {};
+
+  friend bool operator==(const GpuUse&, const GpuUse&) = default;
+};
 
 class Nvml {
  public:
@@ -24,6 +34,8 @@ class Nvml {
   // Returns the same GPUs, in the order of the PCI bus. Fields that the driver does not know
   // stay empty.
   std::vector<PresentGpu> gpus() const;
+  // Returns how much the same GPUs are in use, in the same order.
+  std::vector<GpuUse> use() const;
   // Returns the version, such as "550.54.15". Empty: the driver does not say.
   std::string driver_version() const;
   // Returns the newest CUDA version that the driver supports: 13000 for 13.0. 0: the driver

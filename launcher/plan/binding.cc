@@ -57,7 +57,7 @@ Result<Placed> place_here(const LaunchOptions& options, int workers, Purpose pur
       policy != BindPolicy::kNuma && policy != BindPolicy::kCore && policy != BindPolicy::kNone;
   if (places_by_gpu || purpose == Purpose::kDrawing) {
     const std::vector<PresentGpu> present = present_gpus();
-    wanted.gpus = visible_gpus(given_variable(options, "CUDA_VISIBLE_DEVICES"), present);
+    wanted.gpus = visible_gpus(shared_devices(options), present);
     const std::string order = given_variable(options, "CUDA_DEVICE_ORDER").value_or("");
     if (places_by_gpu && may_be_numbered_otherwise(order, present)) {
       remarks.push_back(option +
@@ -110,11 +110,15 @@ Result<std::string> show_binding(const LaunchOptions& options) {
                .threads = given_threads(options)});
 }
 
+std::optional<std::string> shared_devices(const LaunchOptions& options) {
+  return given_variable(options, "CUDA_VISIBLE_DEVICES");
+}
+
 Result<std::vector<std::string>> own_devices(const LaunchOptions& options, int workers) {
   if (options.gpu_visibility != GpuVisibility::kOwn && !options.virtual_local_rank) {
     return std::vector<std::string>();
   }
-  const std::optional<std::string> visible = given_variable(options, "CUDA_VISIBLE_DEVICES");
+  const std::optional<std::string> visible = shared_devices(options);
   const int present = visible ? 0 : static_cast<int>(present_gpus().size());
   auto devices = devices_of(visible, workers, present);
   if (devices) return devices;

@@ -2,6 +2,7 @@
 // and GPUs for the workers of a node. Called by main() before anything is started; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,5 +31,9 @@ Result<std::string> show_binding(const LaunchOptions& options);
 // --virtual-local-rank. Empty: all workers inherit it. Returns kInvalidArgument if there are
 // fewer GPUs than workers.
 Result<std::vector<std::string>> own_devices(const LaunchOptions& options, int workers);
+
+// Returns CUDA_VISIBLE_DEVICES as all workers get it if own_devices() is empty; nullopt: it is not
+// set.
+std::optional<std::string> shared_devices(const LaunchOptions& options);
 
 }  // namespace ddprun

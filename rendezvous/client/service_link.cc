@@ -35,6 +35,7 @@ void deliver(const ServiceMessage& message, const ServiceLinkEvents& events) {
   if (const auto* answer = std::get_if<Answer>(&message)) events.answer(*answer);
   if (const auto* signal = std::get_if<ForwardSignal>(&message)) events.forward_signal(*signal);
   if (const auto* tell = std::get_if<TellOutput>(&message)) events.tell_output(*tell);
+  if (const auto* tell = std::get_if<TellSteps>(&message)) events.tell_steps(*tell);
   if (const auto directive = directive_of(message)) events.directive(*directive);
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 constexpr Bounds kUser{0, std::numeric_limits<std::uint32_t>::max()};
 constexpr Bounds kLogLines{0, kMaxLogLines};
+constexpr Bounds kMicroseconds{0, std::numeric_limits<std::uint32_t>::max()};
 
 }  // namespace
 
@@ -150,6 +151,33 @@ void fields(F& at, Of<F, OutputPage>& page) {
 }
 
 template <class F>
+void fields(F& at, Of<F, StepTimes>& one) {
+  at.field("step", one.step, kStep);
+  at.field("whole_us", one.whole_us, kMicroseconds);
+  at.field("own_us", one.own_us, Most{kMaxReportedWorkers, "workers"});
+}
+
+template <class F>
+void fields(F& at, Of<F, StepReport>& report) {
+  at.field("generation", report.generation);
+  at.field("steps", report.steps, Most{kMaxReportedSteps, "steps"});
+}
+
+template <class F>
+void fields(F& at, Of<F, SlowRank>& one) {
+  at.field("local_rank", one.local_rank, kCount);
+  at.field("cost", one.cost, kMaxRankTextBytes);
+}
+
+template <class F>
+void fields(F& at, Of<F, TellSteps>& tell) {
+  at.field("generation", tell.generation);
+  at.field("steps", tell.steps, Bounds{0, kMaxReportedSteps});
+  at.optional("slow", !tell.slow.empty(), tell.slow, Most{kMaxReportedWorkers, "ranks"});
+  at.optional("lines", !tell.lines.empty(), tell.lines, Most{kMaxSlowLines, "lines"});
+}
+
+template <class F>
 void fields(F& at, Of<F, Welcome>& welcome) {
   at.field("instance", welcome.instance, Name());
   at.field("heartbeat_interval_ms", welcome.heartbeat_interval, kShortest);
@@ -243,12 +271,12 @@ std::string too_large(std::size_t bytes, std::size_t limit) {
 template <class Message>
 constexpr std::nullptr_t kTypes{};
 template <>
-constexpr std::array<const char*, 6> kTypes<AgentMessage>{"hello", "status",  "heartbeat",
-                                                          "leave", "request", "output"};
+constexpr std::array<const char*, 7> kTypes<AgentMessage>{"hello",   "status", "heartbeat", "leave",
+                                                          "request", "output", "steps"};
 template <>
-constexpr std::array<const char*, 11> kTypes<ServiceMessage>{
-    "welcome", "refused", "silence", "heartbeat_ack", "wait",       "assignment",
-    "stop",    "end",     "answer",  "pass_on",       "tell_output"};
+constexpr std::array<const char*, 12> kTypes<ServiceMessage>{
+    "welcome", "refused", "silence", "heartbeat_ack", "wait",        "assignment",
+    "stop",    "end",     "answer",  "pass_on",       "tell_output", "tell_steps"};
 // The first entry stands for every type that is not in the list.
 template <>
 constexpr std::array<const char*, 3> kTypes<AgentHandshakeMessage>{"", "knock", "proof"};

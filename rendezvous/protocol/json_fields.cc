@@ -82,6 +82,18 @@ void read(const Json& json, const char* key, std::vector<Duration>& times) {
   }
 }
 
+void read(const Json& json, const char* key, std::vector<std::uint32_t>& numbers, Most most) {
+  const Json& list = json.at(key);
+  if (!list.is_array() || list.size() > most.count) {
+    refuse(json, concat(key, " is not a list of at most ", most.count, " ", most.what));
+  }
+  for (const Json& one : list) {
+    const bool is_fitting = one.is_number_unsigned() && one.get<std::uint64_t>() <= UINT32_MAX;
+    if (!is_fitting) refuse(json, concat(key, " has no numbers from 0 to ", UINT32_MAX));
+    numbers.push_back(one.get<std::uint32_t>());
+  }
+}
+
 void read(const Json& json, const char* key, CodeRanges& codes) {
   Result<CodeRanges> read = parse_code_ranges(json.at(key).get<std::string>());
   if (!read) refuse(json, concat(key, ": ", read.error().cause));

@@ -70,6 +70,8 @@ void read(const nlohmann::json& json, const char* key, std::vector<std::string>&
 void read(const nlohmann::json& json, const char* key, std::vector<LocalRank>& ranks);
 // Times out of bounds are clamped.
 void read(const nlohmann::json& json, const char* key, std::vector<Duration>& times);
+void read(const nlohmann::json& json, const char* key, std::vector<std::uint32_t>& numbers,
+          Most most);
 void read(const nlohmann::json& json, const char* key, CodeRanges& codes);
 
 template <class T>

@@ -64,6 +64,8 @@ void fields(F& at, Of<F, RankRow>& row) {
   at.optional("waiting_s", row.waiting_s);
   at.optional("cpu_percent", row.cpu_percent);
   at.optional("memory_bytes", row.memory_bytes, kFromZero);
+  at.optional("gpu_percent", row.gpu_percent);
+  at.optional("gpu_memory_bytes", row.gpu_memory_bytes, kFromZero);
   at.optional("slow", !row.slow.empty(), row.slow, kMaxRankTextBytes);
 }
 
@@ -95,6 +97,7 @@ void fields(F& at, Of<F, NodeSpec>& node) {
   at.optional("tells_output", node.tells_output, node.tells_output);
   at.optional("tells_flight", node.tells_flight, node.tells_flight);
   at.optional("tells_stacks", node.tells_stacks, node.tells_stacks);
+  at.optional("tells_steps", node.tells_steps, node.tells_steps);
 }
 
 template <class F>

@@ -164,6 +164,7 @@ class Story {
       }
       case 's': return status;
       case 'b': return Heartbeat{7};
+      case 'p': return StepReport{.generation = Generation(0), .steps = {{1, 9, {8}}, {2, 9, {7}}}};
       case 'l': return Leave{.reason = "it was told to"};
       case 'q':
         return UserRequest{

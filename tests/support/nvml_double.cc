@@ -2,7 +2,10 @@
 // It is loaded as libnvidia-ml.so.1 from LD_LIBRARY_PATH.
 //
 // DDPRUN_TEST_GPUS names the GPUs by their PCI bus, such as "1b,9d", in that order. Their UUIDs
-// are GPU-<bus>.
+// are GPU-<bus>. A GPU is in use for as many percent, and has as many GiB of memory in use, as the
+// number of its bus. If DDPRUN_TEST_GPU_HANGS is set, asking for the use never returns.
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -63,6 +66,17 @@ int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
 }
 int nvmlDeviceGetName(void*, char* text, unsigned size) {
   std::snprintf(text, size, "NVIDIA H200");
+  return 0;
+}
+
+int nvmlDeviceGetUtilizationRates(void* device, unsigned* rates) {
+  while (std::getenv("DDPRUN_TEST_GPU_HANGS")) pause();
+  rates[0] = bus_of(device);
+  rates[1] = 0;
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* memory) {
+  memory[2] = static_cast<unsigned long long>(bus_of(device)) << 30;
   return 0;
 }
 

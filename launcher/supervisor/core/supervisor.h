@@ -188,10 +188,9 @@ struct Exit {
   int code = 0;
   std::optional<Verdict> verdict;  // to report: the service's, or what this node knows without it
 };
-using SupervisorAction =
-    std::variant<CheckNode, StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree,
-                 SignalWorkers, LookAtWorkers, ReleaseGeneration, SendStatus, SendLeave, Say,
-                 ReportRestart, Exit>;
+using SupervisorAction = std::variant<CheckNode, StartWorkers, SignalTree, KillTree, SuspendTree,
+                                      ResumeTree, SignalWorkers, LookAtWorkers, ReleaseGeneration,
+                                      SendStatus, SendLeave, Say, ReportRestart, Exit>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 struct SupervisorOptions {
@@ -202,7 +201,7 @@ struct SupervisorOptions {
   int checkpoint_signal = 0;  // --checkpoint-signal; 0: none
   // SIGTERM asks the workers to save and to leave within the grace. REQUIRES: a checkpoint_signal.
   bool saves_on_term = false;
-  int max_restarts = 0;  // for reports
+  int max_restarts = 0;      // for reports
   bool checks_node = false;  // before each generation
 };
 

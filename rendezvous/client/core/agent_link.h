@@ -59,7 +59,7 @@ struct LinkTransmit {
   bool with_ranks = false;  // add the present RankReport to this Heartbeat
 };
 struct LinkDeliver {
-  ServiceMessage message;  // for the agent: a directive, Answer, ForwardSignal or TellOutput
+  ServiceMessage message;  // for the agent: a directive, or one of the last four
 };
 // Returned with AgentLinkOptions::must_answer before the service has spoken. Every connection
 // to the port of this host has been refused for `so_far`, so the port may be free.

@@ -158,6 +158,8 @@ void add_jobs(Page& page, const JobTable& table, TimePoint now) {
          [](const Membership& job) { return job.restarts_used(); });
   by_job(page, listed, "ddprun_job_restarts_allowed", "The job's restart budget.",
          [](const Membership& job) { return job.spec().max_restarts; });
+  by_job(page, listed, "ddprun_job_slow_ranks", "Ranks that make the others of the job wait.",
+         [](const Membership& job) { return job.slow_ranks(); });
   add_times(page, listed, now);
   page.gauge("ddprun_jobs_not_listed", "Running jobs that have no series of their own here.",
              jobs.size() - in_phase[JobPhase::kEnded] - listed.size());

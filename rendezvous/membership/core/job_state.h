@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/enum_names.h"
-#include "rendezvous/membership/core/generation_history.h"
-#include "rendezvous/membership/core/restart_budget.h"
-#include "rendezvous/membership/core/time_books.h"
+#include "rendezvous/accounts/core/generation_history.h"
+#include "rendezvous/accounts/core/restart_budget.h"
+#include "rendezvous/accounts/core/time_books.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {

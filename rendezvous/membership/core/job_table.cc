@@ -102,6 +102,8 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
                                          .next = next_beat_in(options_.times.heartbeat(), now),
                                          .is_watched = is_watched(agent.job, now)}});
+  } else if (const StepReport* steps = std::get_if<StepReport>(&message)) {
+    forward(agent.job, job->second.membership.steps(agent.agent_id, *steps, now));
   } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
     hand_on(inquiries_.handle_page(agent.agent_id, *page, now));
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {

@@ -395,6 +395,15 @@ void Membership::take_ranks(const std::string& agent_id, const RankReport& repor
   }
 }
 
+MembershipOutput Membership::steps(const std::string& agent_id, const StepReport& report,
+                                   TimePoint now) {
+  now_ = now;
+  for (const std::string& line : slow_search_.take(agent_id, report)) {
+    note(named() + ": " + line);
+  }
+  return std::exchange(out_, {});
+}
+
 MembershipOutput Membership::left(const std::string& agent_id, const Leave& leave, TimePoint now) {
   now_ = now;
   const auto found = members_.find(agent_id);
@@ -446,12 +455,14 @@ MembershipOutput Membership::tick(TimePoint now) {
   }
   find_first_lease();
   advance();
+  std::ranges::move(slow_search_.tick(now), std::back_inserter(out_.pass_ons));
   return std::exchange(out_, {});
 }
 
 std::optional<TimePoint> Membership::deadline() const {
   if (phase_ == JobPhase::kEnded) return std::nullopt;
   std::optional<TimePoint> earliest = first_lease_;
+  keep_earlier(earliest, slow_search_.deadline());
   if (phase_ == JobPhase::kForming) {
     // While a node is ending its workers, nothing is due. Its own supervisor limits that time,
     // and its lease limits the supervisor.
@@ -510,6 +521,7 @@ void Membership::begin_forming(GenerationEnd end, std::string reason) {
   phase_ = JobPhase::kForming;
   const bool is_known = end == GenerationEnd::kFailed && !ends_.empty();
   history_.leave(end, is_known ? describe(ends_.front().end) : reason, first_trouble());
+  slow_search_.end();
   books_.leave(ending_ ? TimeCause::kStopped : TimeCause::kRecovery, first_trouble(), now_);
   failure_.reset();
   reason_ = std::move(reason);
@@ -662,6 +674,7 @@ void Membership::form() {
     it->second.assignment = assignment;
   }
   recount_all();
+  search_slow_ranks();
   for (const std::size_t index : order) tell(*here[index]);
   // Nodes without a place are told that a newer generation than theirs exists.
   for (const auto& member : members_) {
@@ -670,6 +683,18 @@ void Membership::form() {
   ++out_.generations_formed;
   note(concat(named(), ": generation ", generation_, " with ", world_size, " workers on ",
               counted(order.size(), "node"), " (", reason_, ")"));
+}
+
+// Begins to search for slow ranks. All nodes must be of a version that reports steps.
+void Membership::search_slow_ranks() {
+  std::vector<SlowSearch::Node> nodes(tally_.assigned);
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    const auto rank = static_cast<std::size_t>(member.assignment->node_rank.value);
+    if (!member.node.tells_steps || rank >= nodes.size()) return slow_search_.end();
+    nodes[rank] = {.agent_id = id, .host = member.node.host, .workers = member.node.slots};
+  }
+  slow_search_.begin(generation_, nodes, now_);
 }
 
 // Returns the agent that runs the commands of --on-end. An agent whose process runs this service
@@ -697,6 +722,7 @@ void Membership::end(Verdict verdict) {
   books_.end(now_);
   history_.leave(end_of(verdict), verdict.headline, now_);
   phase_ = JobPhase::kEnded;
+  slow_search_.end();
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);

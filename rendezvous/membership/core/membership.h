@@ -57,7 +57,7 @@
 // is granted once in kFreeAgain, so a service that stops repeatedly cannot restart the workers
 // without end.
 //
-// Restarts. RestartBudget (rendezvous/membership/core/restart_budget.h) decides whether
+// Restarts. RestartBudget (rendezvous/accounts/core/restart_budget.h) decides whether
 // another generation follows a failed one, and after which pause.
 //
 // Nodes that fail. The node whose worker failed first in a generation is blamed; the failures
@@ -85,11 +85,12 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/membership/core/generation_history.h"
+#include "rendezvous/accounts/core/generation_history.h"
+#include "rendezvous/accounts/core/restart_budget.h"
+#include "rendezvous/accounts/core/slow_search.h"
+#include "rendezvous/accounts/core/time_books.h"
 #include "rendezvous/membership/core/job_state.h"
 #include "rendezvous/membership/core/node_failures.h"
-#include "rendezvous/membership/core/restart_budget.h"
-#include "rendezvous/membership/core/time_books.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
@@ -108,7 +109,7 @@ struct FailedGeneration {
 
 struct MembershipOutput {
   std::vector<ToAgent> tells;     // directives
-  std::vector<ToAgent> pass_ons;  // ForwardSignals
+  std::vector<ToAgent> pass_ons;  // ForwardSignals and TellSteps
   std::optional<Answer> answer;   // of request()
   std::vector<std::string> log;   // one line each, for the service's log
   // Counts for the metrics.
@@ -191,6 +192,8 @@ class Membership {
   // Takes what a node says about its ranks in the newest generation. Drops the rows of other ranks,
   // and those from kMaxRankRows on.
   void take_ranks(const std::string& agent_id, const RankReport& report, TimePoint now);
+  // Handles a node's reply to a TellSteps.
+  MembershipOutput steps(const std::string& agent_id, const StepReport& report, TimePoint now);
   // Handles an agent's last message: nothing of the job is left on its node, or it says what
   // is left.
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
@@ -256,6 +259,8 @@ class Membership {
   void continue_books(const Membership& ended);
   // The latest generations, the oldest first: when and why they ended.
   const std::vector<GenerationRecord>& generations() const { return history_.records(); }
+  // Returns how many ranks of the generation make the others wait now.
+  std::size_t slow_ranks() const { return slow_search_.slow_ranks(); }
   // Returns since when this run of the service has known the job.
   TimePoint known_since() const { return known_since_; }
   // Returns when the newest generation was formed. nullopt: never, or in an earlier run.
@@ -265,6 +270,7 @@ class Membership {
 
  private:
   void note(std::string what);
+  void search_slow_ranks();
   void take_status(const std::string& agent_id, const AgentStatus& status);
   // Updates the sums. Call it after each change of a member that they count, before they are
   // read.
@@ -347,6 +353,7 @@ class Membership {
   RestartBudget budget_;
   TimeBooks books_;
   GenerationHistory history_;
+  SlowSearch slow_search_;
   Duration pause_{};      // after quick failures, before the next generation is formed
   TimePoint not_before_;  // end of that pause
   std::string reason_ = "start";

@@ -149,6 +149,7 @@ void Membership::take_over() {
       if (member.assignment) books_.report(member.status.times, member.status.step, now_);
   }
   failed_ = judges_recalled_ = false;
+  search_slow_ranks();
   for (auto& [id, member] : members_) {
     member.checkpoints_seen = checkpoints_;
     if (member.assignment) reason_ = member.assignment->reason;

@@ -32,6 +32,7 @@
 #include "rendezvous/protocol/core/hang_analysis.h"
 #include "rendezvous/protocol/core/job_times.h"
 #include "rendezvous/protocol/core/rank_row.h"
+#include "rendezvous/protocol/core/step_report.h"
 #include "rendezvous/protocol/core/user_request.h"
 #include "rendezvous/protocol/core/verdict.h"
 #include "rendezvous/protocol/core/worker_end.h"
@@ -133,7 +134,7 @@ inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
 inline constexpr int kDefaultNodeFailures = 3;
 
 // RestartRules: which restarts use budget, and which failures are not restarted
-// (rendezvous/membership/core/restart_budget.h).
+// (rendezvous/accounts/core/restart_budget.h).
 struct RestartRules {
   Duration window{};            // zero: every restart of the job counts
   CodeRanges final_codes = {};  // at most kMaxCodeRanges
@@ -171,6 +172,7 @@ struct NodeSpec {
   bool tells_output = false;  // it understands TellOutput; older versions do not
   bool tells_flight = false;  // it understands TellOutput::flight
   bool tells_stacks = false;  // it understands TellOutput::stacks
+  bool tells_steps = false;   // it understands TellSteps
 };
 
 // Assignment: a Directive that gives a node its part in a generation.
@@ -219,7 +221,8 @@ struct Leave {
   int signal = 0;      // signal that told the agent to end; 0: see reason
   std::string reason;  // text for people
 };
-using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest, OutputPage>;
+using AgentMessage =
+    std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest, OutputPage, StepReport>;
 
 // Service to agent.
 struct Welcome {
@@ -276,7 +279,7 @@ struct End {
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
-                                    End, Answer, ForwardSignal, TellOutput>;
+                                    End, Answer, ForwardSignal, TellOutput, TellSteps>;
 
 // ToAgent: a message of the service with the agent that gets it.
 struct ToAgent {

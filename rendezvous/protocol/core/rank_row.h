@@ -29,6 +29,8 @@ struct RankRow {
   std::optional<double> waiting_s = {};  // in the present call
   std::optional<double> cpu_percent = {};
   std::optional<std::int64_t> memory_bytes = {};
+  std::optional<double> gpu_percent = {};
+  std::optional<std::int64_t> gpu_memory_bytes = {};
   std::string slow = {};  // why it counts as slow; empty: it does not
 
   friend bool operator==(const RankRow&, const RankRow&) = default;

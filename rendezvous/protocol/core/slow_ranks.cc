@@ -57,6 +57,14 @@ float quantile(std::vector<float>& values, double share) {
   return *place;
 }
 
+// Returns the mean of the two middle values if their number is even. Of two ranks on a node, the
+// slower one alone would make its node look slow.
+float median(std::vector<float>& values) {
+  const float upper = quantile(values, 0.5);
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  return values.size() % 2 == 1 ? upper : (*std::max_element(values.begin(), middle) + upper) / 2;
+}
+
 }  // namespace
 
 SlowRanks::SlowRanks(std::vector<int> node_of)
@@ -116,7 +124,7 @@ void SlowRanks::learn_node_medians() {
   for (const std::vector<int>& ranks : nodes_) {
     scratch_.clear();
     for (const int rank : ranks) scratch_.push_back(excess_[static_cast<std::size_t>(rank)]);
-    node_medians_.push_back(quantile(scratch_, 0.5));
+    node_medians_.push_back(median(scratch_));
   }
 }
 
@@ -185,14 +193,27 @@ std::string cost_text(double share) {
   return concat("the others wait ", std::lround(100 * share), " % of each step");
 }
 
-std::string slow_text(const SlowFinding& finding, std::string_view node) {
+namespace {
+
+// Returns "rank 3 (node n2) is", for a sentence.
+std::string subject_of(const SlowFinding& finding, std::string_view node) {
   const bool is_one = finding.ranks.size() == 1;
   std::string who = (is_one ? "rank " : "ranks ") + rank_ranges(finding.ranks);
   if (!node.empty()) {
     who = finding.node ? concat("node ", node, " (", who, ")") : concat(who, " (node ", node, ")");
   }
   const bool is_singular = is_one || (finding.node && !node.empty());
-  return concat(who, is_singular ? " is slow: " : " are slow: ", cost_text(finding.share));
+  return who + (is_singular ? " is" : " are");
+}
+
+}  // namespace
+
+std::string slow_text(const SlowFinding& finding, std::string_view node) {
+  return concat(subject_of(finding, node), " slow: ", cost_text(finding.share));
+}
+
+std::string recovered_text(const SlowFinding& finding, std::string_view node) {
+  return subject_of(finding, node) + " as fast as the others again";
 }
 
 }  // namespace ddprun

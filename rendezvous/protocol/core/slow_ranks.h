@@ -29,7 +29,7 @@
 // less reliable. The bound needs noise that is independent from step to step. A rank that shares
 // its core with another program for ten seconds is slow for ten seconds.
 //
-// Owner: SlowWatch in the agent. Pure; time comes in with each step. Any one thread.
+// Owner: SlowSearch in the service. Pure; time comes in with each step. Any one thread.
 #pragma once
 
 #include <array>
@@ -105,5 +105,8 @@ std::string cost_text(double share);
 // Returns "rank 3 (node n2) is slow: the others wait 12 % of each step", or "node n2 (ranks 8-15)
 // is slow: ...". node: its name; empty: none is named.
 std::string slow_text(const SlowFinding& finding, std::string_view node);
+
+// Returns "rank 3 (node n2) is as fast as the others again".
+std::string recovered_text(const SlowFinding& finding, std::string_view node);
 
 }  // namespace ddprun

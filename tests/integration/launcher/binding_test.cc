@@ -242,6 +242,39 @@ TEST_F(BindingTest, WorkersAreNextToTheirGpus) {
   }
 }
 
+TEST_F(BindingTest, StatusHasTheUseOfTheGpuOfEachRank) {
+  auto job = start_shell({"--nproc-per-node=2", "--rdzv-id=gpus"}, until_go_after("echo up"),
+                         with(kTwoGpus, "CUDA_VISIBLE_DEVICES", "1,0"));
+  ASSERT_TRUE(job->wait_for_out("up")) << job->err();
+  std::string seen;
+  EXPECT_TRUE(eventually([&] {
+    auto status = start({"status", "gpus", "--json"});
+    status->wait();
+    seen = status->out();
+    return seen.find("\"gpu_percent\":157") != std::string::npos;
+  })) << seen;
+  EXPECT_THAT(seen, ContainsRegex("\"gpu_memory_bytes\":168577466368,\"gpu_percent\":157[^}]*"
+                                  "\"rank\":0"));
+  EXPECT_THAT(seen, ContainsRegex("\"gpu_memory_bytes\":28991029248,\"gpu_percent\":27[^}]*"
+                                  "\"rank\":1"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
+TEST_F(BindingTest, ADriverThatDoesNotAnswerHoldsNothingUp) {
+  auto job = start_shell({"--nproc-per-node=2", "--rdzv-id=gpus"}, until_go_after("echo up"),
+                         with(kTwoGpus, "DDPRUN_TEST_GPU_HANGS", "1"));
+  ASSERT_TRUE(job->wait_for_out("up")) << job->err();
+  for (int i = 0; i < 3; ++i) {
+    auto status = start({"status", "gpus", "--json"});
+    EXPECT_EQ(status->wait(), 0) << status->err();
+    EXPECT_THAT(status->out(), HasSubstr("\"memory_bytes\":"));
+    EXPECT_THAT(status->out(), testing::Not(HasSubstr("gpu_percent")));
+  }
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
 TEST_F(BindingTest, TheGpuOfAWorkerIsThatOfCudaVisibleDevices) {
   const std::string text = drawing({"--bind=gpu", "--nproc-per-node=2"},
                                    with(kTwoGpus, "CUDA_VISIBLE_DEVICES", "GPU-9d,0"));

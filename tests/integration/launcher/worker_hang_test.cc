@@ -8,9 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/integration/launcher/launcher_frame.h"
 #include "tests/support/eventually.h"
+#include "tests/support/held_port.h"
+#include "tests/support/http_get.h"
 #include "tests/support/whole.h"
 
 namespace ddprun::testing_support {
@@ -76,8 +79,8 @@ TEST_F(WorkerHangTest, WhoWaitsForARankThatWorksAloneDoesNotHang) {
   EXPECT_EQ(failures().size(), 0u) << failures().dump(2);
 }
 
-// The agent looks every 10 s. On a busy machine equal ranks may be named, too: that they are not is
-// tested by the simulation, and here in the long run only.
+// The service looks every 5 s. On a busy machine equal ranks may be named, too: that they are not
+// is tested by the simulation, and here in the long run only.
 TEST_F(WorkerHangTest, ARankThatIsTwentyPercentSlowIsNamedAndEqualRanksAreNot) {
   const auto start_steps = [&](const std::string& name, const char* seconds) {
     return start({"--nproc-per-node=4", "--rdzv-id=" + name, program("worker_test_rank"), name},
@@ -99,6 +102,37 @@ TEST_F(WorkerHangTest, ARankThatIsTwentyPercentSlowIsNamedAndEqualRanksAreNot) {
   auto equal = start_steps("equal_steps", "40");
   EXPECT_EQ(equal->wait(std::chrono::seconds(60)), 0) << equal->err();
   EXPECT_THAT(equal->err(), testing::Not(HasSubstr("slow")));
+}
+
+TEST_F(WorkerHangTest, ARankThatIsSlowOnAnotherNodeIsNamedByTheService) {
+  const HeldPort held;
+  const auto start_node = [&](const std::string& rank) {
+    return start({"--nnodes=2", "--nproc-per-node=2", "--node-rank=" + rank, "--rdzv-id=two",
+                  "--rdzv-endpoint=" + held.endpoint(), program("worker_test_rank"), "slow_steps"},
+                 {{"STEPS_SECONDS", "240"}});
+  };
+  auto zero = start_node("0");
+  auto one = start_node("1");
+  const std::string line = "rank 2 \\(node [^)]*\\) is slow: the others wait [1-9][0-9]* % of each";
+  const auto says = [&](const ChildProcess& node) {
+    return std::regex_search(node.err(), std::regex(line));
+  };
+  EXPECT_TRUE(eventually([&] { return says(*zero) && says(*one); }, std::chrono::seconds(120)))
+      << zero->err() << one->err();
+  EXPECT_THAT(http_get(held.port(), "/metrics").body,
+              testing::ContainsRegex("ddprun_job_slow_ranks\\{job=\"two\"\\} [1-9]"));
+  const auto is_marked = [&] {
+    const json status = json::parse(http_get(held.port(), "/status.json").body);
+    for (const json& rank : status["jobs"][0]["ranks"]) {
+      if (rank["rank"] == 2 && rank.contains("slow")) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(eventually(is_marked, std::chrono::seconds(60)));
+  EXPECT_THAT(http_get(held.port(), "/status.json").body, HasSubstr("job 'two': rank 2 (node "));
+  zero->signal(SIGTERM);
+  EXPECT_EQ(zero->wait(), 128 + SIGTERM) << zero->err();
+  EXPECT_EQ(one->wait(), 128 + SIGTERM) << one->err();
 }
 
 TEST_F(WorkerHangTest, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTraced) {

@@ -65,6 +65,20 @@ TEST_F(RankTableTest, ARankThatReportsNothingHasItsProcessAlone) {
   EXPECT_GE(rows[0].cpu_percent, 0.0);
 }
 
+TEST_F(RankTableTest, TheGpuIsThatOfARankThatLives) {
+  RankTable::Source with_gpu = source();
+  with_gpu.gpu = {.percent = 37, .memory_bytes = 1 << 20};
+  RankTable::Source gone = source(false);
+  gone.gpu = with_gpu.gpu;
+  const std::vector<RankRow>& rows = table_.sample({with_gpu, gone, source()}, now_);
+  EXPECT_EQ(rows[0].gpu_percent, 37.0);
+  EXPECT_EQ(rows[0].gpu_memory_bytes, 1 << 20);
+  for (const std::size_t without : {1, 2}) {
+    EXPECT_EQ(rows[without].gpu_percent, std::nullopt);
+    EXPECT_EQ(rows[without].gpu_memory_bytes, std::nullopt);
+  }
+}
+
 TEST_F(RankTableTest, ARankWithoutAPageOrAProcessHasItsState) {
   RankTable::Source gone = source(false);
   gone.page = nullptr;

@@ -215,7 +215,8 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
                                               Heartbeat{3},
                                               Leave{15, "why"},
                                               UserRequest{.number = 1},
-                                              OutputPage{.inquiry = 1, .lines = "{}\n"}};
+                                              OutputPage{.inquiry = 1, .lines = "{}\n"},
+                                              StepReport{}};
   ASSERT_EQ(from_agents.size(), std::variant_size_v<AgentMessage>);
   for (const AgentMessage& message : from_agents) {
     const auto decoded = decode<AgentMessage>(body(encode(message)));
@@ -240,7 +241,8 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       End{verdict},
       Answer{.number = 1, .done = true, .text = "it is under way"},
       ForwardSignal{.generation = Generation(1), .signal = 10, .rank = Rank(3)},
-      TellOutput{.inquiry = 4}};
+      TellOutput{.inquiry = 4},
+      TellSteps{}};
   ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
   for (const ServiceMessage& message : from_service) {
     const auto decoded = decode<ServiceMessage>(body(encode(message)));
@@ -261,6 +263,51 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   EXPECT_TRUE(std::get<End>(*end).runs_end_commands);
 }
 
+TEST(ControlCodec, TimesOfStepsComeBack) {
+  const StepReport report{.generation = Generation(3),
+                          .steps = {{.step = -7, .whole_us = 4'294'967'295, .own_us = {1, 2}},
+                                    {.step = 8, .whole_us = 0, .own_us = {}}}};
+  const auto read = decode<AgentMessage>(body(encode(AgentMessage(report))));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(std::get<StepReport>(*read), report);
+  const TellSteps tell{.generation = Generation(3),
+                       .steps = 64,
+                       .slow = {{.local_rank = LocalRank(1), .cost = "the others wait"}},
+                       .lines = {"rank 9 is slow"}};
+  const auto told = decode<ServiceMessage>(body(encode(ServiceMessage(tell))));
+  ASSERT_TRUE(told) << told.error().message();
+  EXPECT_EQ(std::get<TellSteps>(*told), tell);
+}
+
+TEST(ControlCodec, TimesOfStepsOutOfBoundsAreRefused) {
+  const auto with = [](const std::string& steps) {
+    return decode<AgentMessage>(R"({"type":"steps","generation":0,"steps":)" + steps + "}");
+  };
+  const auto step = [](const std::string& own) {
+    return R"({"step":1,"whole_us":2,"own_us":)" + own + "}";
+  };
+  EXPECT_TRUE(with("[" + step("[0,4294967295]") + "]"));
+  for (const char* own : {"7", "[-1]", "[4294967296]", "[0.5]", "[\"1\"]", "[null]", "{}"}) {
+    EXPECT_FALSE(with("[" + step(own) + "]")) << own;
+  }
+  EXPECT_FALSE(with(R"([{"step":1,"whole_us":-1,"own_us":[]}])"));
+  std::string workers = "[0";
+  for (std::size_t i = 1; i <= kMaxReportedWorkers; ++i) workers += ",0";
+  EXPECT_FALSE(with("[" + step(workers + "]") + "]"));
+  std::string many = "[" + step("[0]");
+  for (std::size_t i = 1; i <= kMaxReportedSteps; ++i) many += "," + step("[0]");
+  EXPECT_FALSE(with(many + "]"));
+}
+
+TEST(ControlCodec, TheLargestReportOfStepsFitsIntoAFrame) {
+  StepReport report;
+  const StepTimes step{.step = std::numeric_limits<std::int64_t>::min(),
+                       .whole_us = 4'294'967'295,
+                       .own_us = std::vector<std::uint32_t>(kMaxReportedWorkers, 4'294'967'295)};
+  report.steps.assign(kMaxReportedSteps, step);
+  EXPECT_TRUE(encode(AgentMessage(report)));
+}
+
 TEST(ControlCodec, AHeartbeatMayHaveTheRanks) {
   EXPECT_THAT(body(encode(AgentMessage(Heartbeat{3}))), Not(HasSubstr("ranks")));
   EXPECT_THAT(body(encode(ServiceMessage(HeartbeatAck{3}))), Not(HasSubstr("watched")));
@@ -277,6 +324,8 @@ TEST(ControlCodec, AHeartbeatMayHaveTheRanks) {
                       .waiting_s = 1.25,
                       .cpu_percent = 99.5,
                       .memory_bytes = 1 << 20,
+                      .gpu_percent = 37,
+                      .gpu_memory_bytes = std::int64_t{1} << 36,
                       .slow = "why"}};
   const auto read = decode<AgentMessage>(body(encode(AgentMessage(beat))));
   ASSERT_TRUE(read) << read.error().message();
@@ -298,6 +347,8 @@ TEST(ControlCodec, RanksOutOfBoundsAreRefused) {
   EXPECT_FALSE(with("[" + row + R"(,"cpu_percent":"x"}])"));
   EXPECT_FALSE(with("[" + row + R"(,"memory_bytes":-1}])"));
   EXPECT_FALSE(with("[" + row + R"(,"total_steps":0}])"));
+  EXPECT_FALSE(with("[" + row + R"(,"gpu_memory_bytes":-1}])"));
+  EXPECT_FALSE(with("[" + row + R"(,"gpu_percent":"x"}])"));
   std::string many = "[" + row + "}";
   for (std::size_t i = 1; i <= kMaxRankRows; ++i) many += "," + row + "}";
   EXPECT_FALSE(with(many + "]"));
@@ -320,6 +371,8 @@ TEST(ControlCodec, TheLargestReportOfRanksFitsIntoAFrame) {
                                .waiting_s = 1.2345678901234567e-300,
                                .cpu_percent = 1.2345678901234567e-300,
                                .memory_bytes = most,
+                               .gpu_percent = 1.2345678901234567e-300,
+                               .gpu_memory_bytes = most,
                                .slow = text});
   }
   EXPECT_TRUE(encode(AgentMessage(beat)));

@@ -29,6 +29,8 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                     .waiting_s = 0.25,
                     .cpu_percent = 99.5,
                     .memory_bytes = 1 << 30,
+                    .gpu_percent = 37,
+                    .gpu_memory_bytes = std::int64_t{1} << 36,
                     .slow = "why"};
   EXPECT_EQ(rank_json(row, {.host = "n", .node = NodeRank(2), .restarts = 1, .foremost_step = 100}),
             json({{"rank", 3},
@@ -44,6 +46,8 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                   {"waiting_s", 0.25},
                   {"cpu_percent", 99.5},
                   {"memory_bytes", 1 << 30},
+                  {"gpu_percent", 37.0},
+                  {"gpu_memory_bytes", std::int64_t{1} << 36},
                   {"slow", "why"},
                   {"host", "n"},
                   {"node", 2},

@@ -46,6 +46,72 @@ TEST_F(JobTableTest, WelcomesAnAgentBeforeItTellsItAnything) {
   EXPECT_TRUE(std::get_if<Assignment>(&out.sends[1].message));
 }
 
+TEST_F(JobTableTest, ASlowRankOfAnotherNodeIsAnEventOfTheJob) {
+  const auto two_nodes = [](const std::string& agent) {
+    Hello one = hello("j", agent);
+    one.job.nodes = {2, 2};
+    one.node.tells_steps = true;
+    return one;
+  };
+  receive(1, two_nodes("a"));
+  receive(2, two_nodes("b"));
+  for (const std::uint64_t connection : {1, 2}) {
+    receive(connection, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0)});
+  }
+  const auto begin_round = [&] {
+    now_ += SlowSearch::kPeriod;
+    // A node is heard before its lease runs out.
+    for (const std::uint64_t connection : {1, 2}) receive(connection, Heartbeat{1});
+    return table_.tick(now_);
+  };
+  std::int64_t step = 0;
+  const auto round = [&] {
+    const ServiceOutput asked = begin_round();
+    EXPECT_TRUE(find<TellSteps>(asked, 1) && find<TellSteps>(asked, 2));
+    const bool a_is_0 = table_.find("j")->members().at("a").node_rank == 0;
+    std::vector<std::string> log;
+    for (const std::uint64_t connection : {1, 2}) {
+      StepReport report{.generation = Generation(0)};
+      const bool is_slow = (connection == 1) != a_is_0;
+      for (int i = 0; i < 64; ++i) {
+        report.steps.push_back({step + i, 1300, {is_slow ? 1200U : 1000U}});
+      }
+      const ServiceOutput out = receive(connection, report);
+      log.insert(log.end(), out.log.begin(), out.log.end());
+    }
+    step += 64;
+    return log;
+  };
+  EXPECT_EQ(round().size() + round().size(), 1u);
+  const Membership& job = *table_.find("j");
+  EXPECT_EQ(job.slow_ranks(), 1u);
+  const std::string host = job.members().at("a").node_rank == 1 ? "host-a" : "host-b";
+  EXPECT_EQ(job.events().back().what,
+            "job 'j': rank 1 (node " + host + ") is slow: the others wait 18 % of each step");
+  const ServiceOutput told = begin_round();
+  ASSERT_TRUE(find<TellSteps>(told, 1) && find<TellSteps>(told, 2));
+  EXPECT_EQ(find<TellSteps>(told, 1)->slow.size() + find<TellSteps>(told, 2)->slow.size(), 1u);
+  // Nothing is slow, and nothing is asked, when the generation is over.
+  receive(1, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
+  EXPECT_EQ(table_.find("j")->slow_ranks(), 0u);
+  EXPECT_FALSE(find<TellSteps>(begin_round(), 1));
+}
+
+TEST_F(JobTableTest, OlderAgentsAreNotAskedForSteps) {
+  for (const char* agent : {"a", "b"}) {
+    Hello one = hello("j", agent);
+    one.job.nodes = {2, 2};
+    one.node.tells_steps = agent[0] == 'b';
+    receive(static_cast<std::uint64_t>(agent[0]), one);
+  }
+  EXPECT_EQ(table_.find("j")->phase(), JobPhase::kRunning);
+  for (int i = 0; i < 3; ++i) {
+    now_ += SlowSearch::kPeriod / 2;
+    EXPECT_FALSE(find<TellSteps>(table_.tick(now_), 'b'));
+    for (const std::uint64_t connection : {'a', 'b'}) receive(connection, Heartbeat{1});
+  }
+}
+
 TEST_F(JobTableTest, KeepsJobsApart) {
   receive(1, hello("one", "a"));
   receive(2, hello("two", "b"));

@@ -5,33 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <map>
-#include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
+#include "tests/support/recorded_steps.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/whole.h"
 
 namespace ddprun {
 namespace {
-
-// Reads the recorded step times, in ns, by the name of their line.
-std::map<std::string, std::vector<double>> recorded() {
-  std::map<std::string, std::vector<double>> times;
-  std::ifstream file(DDPRUN_SOURCE_DIR "/tests/data/step-times.txt");
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    std::string name;
-    words >> name;
-    for (double ms = 0; words >> ms;) times[name].push_back(ms * 1e6);
-  }
-  return times;
-}
 
 // A job. The time of each rank in each step is one of the recorded times. Core: SlowRanks, or a
 // mutant with its functions.
@@ -39,17 +21,14 @@ template <class Core = SlowRanks>
 class Job {
  public:
   Job(const std::string& load, int ranks, std::uint64_t seed, int ranks_on_a_node = 1 << 20)
-      : times_(recorded().at(load)),
-        rng_(seed),
-        factors(ranks, 1.0),
-        core(nodes(ranks, ranks_on_a_node)) {}
+      : times_(load, seed), factors(ranks, 1.0), core(nodes(ranks, ranks_on_a_node)) {}
 
   void step() {
     std::vector<Duration> own;
     for (const double factor : factors) {
-      own.emplace_back(static_cast<Duration::rep>(times_[rng_.below(times_.size())] * factor));
+      own.emplace_back(static_cast<Duration::rep>(times_.draw_ns() * factor));
     }
-    const Duration communication(static_cast<Duration::rep>(times_[0] / 50));
+    const Duration communication(static_cast<Duration::rep>(times_.first_ns() / 50));
     core.take(*std::ranges::max_element(own) + communication, own);
   }
   void steps(int count) {
@@ -71,8 +50,7 @@ class Job {
     for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / ranks_on_a_node);
     return nodes;
   }
-  std::vector<double> times_;
-  Rng rng_;
+  testing_support::RecordedSteps times_;
 
  public:
   std::vector<double> factors;  // by rank: how much longer it takes
@@ -92,10 +70,10 @@ constexpr int kWarmUp = 64;
 
 // Returns in how many of the tries a rank that is 10 % slow is named, alone, within `most` steps.
 template <class Core = SlowRanks>
-int named_in_time(const std::string& load, int ranks, int most) {
+int named_in_time(const std::string& load, int ranks, int most, int ranks_on_a_node = 1 << 20) {
   int named = 0;
   for (int i = 0; i < kTries; ++i) {
-    Job<Core> job(load, ranks, 1000 + static_cast<std::uint64_t>(i));
+    Job<Core> job(load, ranks, 1000 + static_cast<std::uint64_t>(i), ranks_on_a_node);
     job.steps(kWarmUp);
     const int slow = i % ranks;
     job.factors[static_cast<std::size_t>(slow)] = 1.1;
@@ -108,8 +86,8 @@ int named_in_time(const std::string& load, int ranks, int most) {
 
 // Returns after how many steps equal ranks raise a false alarm; most + 1: they never do.
 template <class Core = SlowRanks>
-int until_false_alarm(const std::string& load, int ranks, int most) {
-  Job<Core> job(load, ranks, 7);
+int until_false_alarm(const std::string& load, int ranks, int most, int ranks_on_a_node = 1 << 20) {
+  Job<Core> job(load, ranks, 7, ranks_on_a_node);
   return job.steps_until(most, [](const Findings& findings) { return !findings.empty(); });
 }
 
@@ -157,6 +135,41 @@ TEST(SlowRanks, EqualRanksRaiseNoFalseAlarmIn100000Steps) {
                            : std::min(100'000, testing_support::rounds(2'000'000) / ranks);
       EXPECT_EQ(until_false_alarm(load, ranks, most), most + 1)
           << load << ", " << ranks << " ranks";
+    }
+  }
+}
+
+// Ranks of several nodes, by the ranks of a node.
+constexpr struct {
+  int ranks;
+  int on_a_node;
+} kSeveralNodes[] = {{2, 1}, {4, 2}, {8, 1}, {16, 8}, {64, 8}, {1000, 8}};
+
+TEST(SlowRanks, ARankOfAnotherNodeIsNamedWithin20Steps) {
+  for (const auto& [ranks, on_a_node] : kSeveralNodes) {
+    // Of two nodes with two ranks each, only two ranks show how fast the others are.
+    const int most = on_a_node == 2 ? 40 : 20;
+    EXPECT_GE(named_in_time("quiet", ranks, most, on_a_node), kTries * 99 / 100)
+        << ranks << " ranks, " << on_a_node << " on a node";
+  }
+}
+
+TEST(SlowRanks, OnLoadedNodesItTakesMoreSteps) {
+  for (const auto& [ranks, on_a_node] : kSeveralNodes) {
+    const int most = ranks <= 4 ? 400 : 150;
+    EXPECT_GE(named_in_time("loaded", ranks, most, on_a_node), kTries * 99 / 100)
+        << ranks << " ranks, " << on_a_node << " on a node";
+  }
+}
+
+TEST(SlowRanks, EqualRanksOfSeveralNodesRaiseNoFalseAlarmIn100000Steps) {
+  for (const char* load : {"quiet", "loaded"}) {
+    for (const auto& [ranks, on_a_node] : kSeveralNodes) {
+      const int most = testing_support::is_whole()
+                           ? 100'000
+                           : std::min(100'000, testing_support::rounds(2'000'000) / ranks);
+      EXPECT_EQ(until_false_alarm(load, ranks, most, on_a_node), most + 1)
+          << load << ", " << ranks << " ranks, " << on_a_node << " on a node";
     }
   }
 }
@@ -262,6 +275,8 @@ TEST(SlowRanks, TheTextNamesTheRankOrTheNode) {
   SlowFinding node{.ranks = {8, 9, 10}, .node = 1, .share = 0.3};
   EXPECT_EQ(slow_text(node, "n2"),
             "node n2 (ranks 8-10) is slow: the others wait 30 % of each step");
+  EXPECT_EQ(recovered_text(rank, "n2"), "rank 3 (node n2) is as fast as the others again");
+  EXPECT_EQ(recovered_text(node, "n2"), "node n2 (ranks 8-10) is as fast as the others again");
 }
 
 }  // namespace

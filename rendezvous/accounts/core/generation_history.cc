@@ -1,4 +1,4 @@
-#include "rendezvous/membership/core/generation_history.h"
+#include "rendezvous/accounts/core/generation_history.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "rendezvous/membership/core/restart_budget.h"
+#include "rendezvous/accounts/core/restart_budget.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "rendezvous/membership/core/generation_history.h"
+#include "rendezvous/accounts/core/generation_history.h"
 
 #include "rendezvous/membership/core/job_table.h"
 #include "tests/rendezvous/membership/core/fixture.h"

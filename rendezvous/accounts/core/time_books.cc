@@ -1,4 +1,4 @@
-#include "rendezvous/membership/core/time_books.h"
+#include "rendezvous/accounts/core/time_books.h"
 
 #include <algorithm>
 #include <utility>

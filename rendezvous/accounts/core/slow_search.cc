@@ -1,0 +1,167 @@
+#include "rendezvous/accounts/core/slow_search.h"
+
+#include <algorithm>
+
+#include "base/concat.h"
+
+namespace ddprun {
+
+void SlowSearch::begin(Generation generation, const std::vector<Node>& nodes, TimePoint now) {
+  end();
+  std::vector<int> node_of_rank;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    const auto workers = static_cast<std::size_t>(nodes[node].workers);
+    if (workers > kMaxReportedWorkers) return;
+    node_of_rank.insert(node_of_rank.end(), workers, static_cast<int>(node));
+    if (node_of_rank.size() > kMostRanks) return;
+  }
+  const std::size_t ranks = node_of_rank.size();
+  if (ranks < 2) return;
+  int first_rank = 0;
+  for (const Node& node : nodes) {
+    nodes_.push_back({.node = node, .first_rank = first_rank});
+    first_rank += node.workers;
+  }
+  generation_ = generation;
+  asked_steps_ = static_cast<int>(std::clamp(kMostValues / ranks, kLeastSteps, kMaxReportedSteps));
+  ranks_ = SlowRanks(std::move(node_of_rank));
+  times_named_.assign(ranks, 0);
+  has_steps_ = true;
+  period_ = kPeriod;
+  next_round_ = now + period_;
+}
+
+void SlowSearch::end() {
+  nodes_.clear();
+  ranks_ = SlowRanks({});
+  findings_.clear();
+  times_named_.clear();
+  news_.clear();
+  next_round_.reset();
+}
+
+std::vector<std::string> SlowSearch::take(const std::string& agent_id, const StepReport& report) {
+  if (report.generation != generation_) return {};
+  const auto found = std::ranges::find_if(
+      nodes_, [&](const NodeSteps& one) { return one.node.agent_id == agent_id; });
+  if (found == nodes_.end()) return {};
+  found->has_reported = true;
+  std::deque<StepTimes>& steps = found->steps;
+  for (const StepTimes& one : report.steps) {
+    if (one.own_us.size() != static_cast<std::size_t>(found->node.workers)) continue;
+    has_steps_ = true;
+    // A counter that begins again is another epoch, or a program that counts anew.
+    if (!steps.empty() && one.step <= steps.back().step) steps.clear();
+    steps.push_back(one);
+    if (steps.size() > kMaxReportedSteps) steps.pop_front();
+  }
+  // A comparison for each report would cost the square of the number of nodes.
+  if (!std::ranges::all_of(nodes_, &NodeSteps::has_reported)) return {};
+  judge();
+  return compare_findings(std::exchange(findings_, ranks_.findings()));
+}
+
+// Passes the steps that all nodes have reported to SlowRanks.
+void SlowSearch::judge() {
+  using std::chrono::microseconds;
+  std::vector<std::size_t> at(nodes_.size());
+  std::vector<Duration> own;
+  std::optional<std::int64_t> last;
+  for (const StepTimes& first : nodes_[0].steps) {
+    std::uint32_t whole_us = 0;
+    own.clear();
+    const auto join = [&](std::size_t node) {
+      const std::deque<StepTimes>& steps = nodes_[node].steps;
+      while (at[node] < steps.size() && steps[at[node]].step < first.step) ++at[node];
+      if (at[node] == steps.size() || steps[at[node]].step != first.step) return false;
+      const StepTimes& one = steps[at[node]];
+      whole_us = std::max(whole_us, one.whole_us);
+      for (const std::uint32_t us : one.own_us) own.push_back(microseconds(us));
+      return true;
+    };
+    bool has_all = true;
+    for (std::size_t node = 0; node < nodes_.size() && has_all; ++node) has_all = join(node);
+    if (!has_all) continue;
+    ranks_.take(microseconds(whole_us), own);
+    last = first.step;
+  }
+  if (!last) return;
+  for (NodeSteps& one : nodes_) {
+    while (!one.steps.empty() && one.steps.front().step <= *last) one.steps.pop_front();
+  }
+}
+
+std::size_t SlowSearch::node_of(int rank) const {
+  const auto after = std::ranges::upper_bound(nodes_, rank, {}, &NodeSteps::first_rank);
+  return static_cast<std::size_t>(after - nodes_.begin()) - 1;
+}
+
+std::vector<std::string> SlowSearch::compare_findings(const std::vector<SlowFinding>& before) {
+  std::vector<std::string> lines;
+  const auto tell = [&](const SlowFinding& finding, bool is_slow) {
+    const int rank = finding.ranks.front();
+    const std::size_t node = node_of(rank);
+    int& times_named =
+        finding.node ? nodes_[node].times_named : times_named_[static_cast<std::size_t>(rank)];
+    // Of the pair of lines, either both are told or none.
+    if (is_slow) ++times_named;
+    if (times_named > kMostTold) return;
+    const std::string host = nodes_.size() > 1 ? nodes_[node].node.host : "";
+    lines.push_back(is_slow ? slow_text(finding, host) : recovered_text(finding, host));
+    news_.push_back({node, lines.back()});
+  };
+  const auto is_in = [](const SlowFinding& one, const std::vector<SlowFinding>& findings) {
+    return std::ranges::any_of(findings, [&](const SlowFinding& other) {
+      return other.node == one.node && other.ranks.front() == one.ranks.front();
+    });
+  };
+  // Some of the ranks of a node may still be slow, or a rank that was slow may now be of a node
+  // that is slow.
+  const auto is_still_slow = [&](const SlowFinding& one) {
+    return std::ranges::any_of(findings_, [&](const SlowFinding& other) {
+      return std::ranges::any_of(
+          other.ranks, [&](int rank) { return std::ranges::binary_search(one.ranks, rank); });
+    });
+  };
+  for (const SlowFinding& one : findings_) {
+    if (!is_in(one, before)) tell(one, true);
+  }
+  for (const SlowFinding& one : before) {
+    if (!is_in(one, findings_) && !is_still_slow(one)) tell(one, false);
+  }
+  return lines;
+}
+
+std::vector<ToAgent> SlowSearch::tick(TimePoint now) {
+  std::vector<ToAgent> tells;
+  if (!next_round_ || now < *next_round_) return tells;
+  period_ = has_steps_ ? kPeriod : std::min(2 * period_, kLongestPeriod);
+  next_round_ = now + period_;
+  has_steps_ = false;
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    nodes_[node].has_reported = false;
+    TellSteps tell{.generation = generation_, .steps = asked_steps_};
+    // The user of a job reads the output of node 0.
+    for (const News& one : news_) {
+      const bool is_for_it = node == 0 || one.node == node;
+      if (is_for_it && tell.lines.size() < kMaxSlowLines) tell.lines.push_back(one.line);
+    }
+    for (const SlowFinding& one : findings_) {
+      if (node_of(one.ranks.front()) != node) continue;
+      for (const int rank : one.ranks) {
+        tell.slow.push_back({LocalRank(rank - nodes_[node].first_rank), cost_text(one.share)});
+      }
+    }
+    tells.push_back({nodes_[node].node.agent_id, std::move(tell)});
+  }
+  news_.clear();
+  return tells;
+}
+
+std::size_t SlowSearch::slow_ranks() const {
+  std::size_t ranks = 0;
+  for (const SlowFinding& one : findings_) ranks += one.ranks.size();
+  return ranks;
+}
+
+}  // namespace ddprun
