@@ -10,7 +10,8 @@
 //              the same time, into memory that was used before
 //   write      the floor of the total: write(2) of all bytes by one rank to a new file, and fsync
 //
-// Of several ranks the slowest one counts.
+// Of several ranks the slowest one counts. Columns named cpu are the processors' time of the thread
+// that saves (of a stall) or of the whole process. It depends less on what else the machine does.
 //
 // The table shows medians over the rounds. The directory must be on the disk to measure. On a
 // tmpfs the figures show only the time of the processor.
@@ -26,6 +27,7 @@
 // Usage: checkpoint_cost [--directory DIR] [--rounds N] [--mib SIZES...] [--tensors COUNTS...]
 //                        [--keep | --restore]
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -98,6 +100,16 @@ class State {
   std::optional<torch::optim::SGD> optimizer_;
   TrainingState state_;
 };
+
+// Returns the processors' time so far of RUSAGE_SELF or RUSAGE_THREAD.
+double cpu_ms(__rusage_who who) {
+  struct rusage usage {};
+  if (::getrusage(who, &usage) != 0) give_up("measure the processors' time");
+  const auto ms = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3;
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
+}
 
 double memcpy_ms(const std::vector<char>& from, std::vector<char>& to) {
   const TimePoint start = BootClock::now();
@@ -174,17 +186,20 @@ void measure_restore(const Plan& plan, Context& context, const Size& size) {
   group.barrier();
   const double before = memory_mib("VmRSS");
   std::ofstream("/proc/self/clear_refs") << 5;  // resets VmHWM
+  const double cpu_before = cpu_ms(RUSAGE_SELF);
   const TimePoint start = BootClock::now();
   if (!manager.restore(state.get())) give_up("restore from " + directory);
+  const double took = ms_since(start);
+  const double cpu = cpu_ms(RUSAGE_SELF) - cpu_before;
   // The momentum is new.
   const double beyond =
       memory_mib("VmHWM") - before - static_cast<double>(size.bytes()) / 2 / (1 << 20);
-  torch::Tensor worst = torch::tensor({ms_since(start), beyond, read + copied});
+  torch::Tensor worst = torch::tensor({took, beyond, read + copied, cpu});
   group.all_reduce(worst, {.op = ReduceOp::kMax});
   const auto result = [&](int i) { return worst[i].item<double>(); };
   if (context.rank() != 0) return;
-  std::printf("%14s %6d %10.1f %9.1f %8.2f %12.1f\n", size.name.c_str(), group.size(), result(0),
-              result(2), result(0) / result(2), result(1));
+  std::printf("%14s %6d %10.1f %9.1f %8.2f %9.1f %12.1f\n", size.name.c_str(), group.size(),
+              result(0), result(2), result(0) / result(2), result(3), result(1));
   std::fflush(stdout);
 }
 
@@ -195,31 +210,37 @@ void measure(const Plan& plan, Context& context, const Size& size) {
   ProcessGroup& group = context.group();
   const std::vector<char> from(size.bytes() / static_cast<std::size_t>(group.size()), 'a');
   std::vector<char> to(from.size(), 'b');
-  std::vector<double> stall, total, copied, written;
+  std::vector<double> stall, total, copied, written, stall_cpu, total_cpu;
   for (int round = -1; round < plan.rounds; ++round) {
     group.barrier();
+    const double thread_before = cpu_ms(RUSAGE_THREAD), all_before = cpu_ms(RUSAGE_SELF);
     const TimePoint start = BootClock::now();
     manager.save(round + 1, state.get());
     const double stalled = ms_since(start);
+    const double thread_cpu = cpu_ms(RUSAGE_THREAD) - thread_before;
     manager.wait();
     const double took = ms_since(start);
+    const double all_cpu = cpu_ms(RUSAGE_SELF) - all_before;
     group.barrier();
     const double copy = memcpy_ms(from, to);
     group.barrier();
     const double write = group.rank() == 0 ? write_ms(directory + "/floor", from, group.size()) : 0;
-    const torch::Tensor worst = torch::tensor({stalled, took, copy, write});
+    const torch::Tensor worst = torch::tensor({stalled, took, copy, write, thread_cpu, all_cpu});
     group.all_reduce(worst, {.op = ReduceOp::kMax});
     if (round < 0) continue;  // the first round only makes the buffers
     stall.push_back(worst[0].item<double>());
     total.push_back(worst[1].item<double>());
     copied.push_back(worst[2].item<double>());
     written.push_back(worst[3].item<double>());
+    stall_cpu.push_back(worst[4].item<double>());
+    total_cpu.push_back(worst[5].item<double>());
   }
   if (group.rank() != 0) return;
   const auto median = [](const std::vector<double>& values) { return percentile(values, 0.5); };
-  std::printf("%14s %6d %9.1f %9.1f %8.2f %9.1f %9.1f %8.2f\n", size.name.c_str(), group.size(),
-              median(stall), median(copied), median(stall) / median(copied), median(total),
-              median(written), median(total) / median(written));
+  std::printf("%14s %6d %9.1f %9.1f %8.2f %9.1f %9.1f %9.1f %8.2f %9.1f\n", size.name.c_str(),
+              group.size(), median(stall), median(copied), median(stall) / median(copied),
+              median(stall_cpu), median(total), median(written), median(total) / median(written),
+              median(total_cpu));
   std::fflush(stdout);
 }
 
@@ -241,8 +262,8 @@ int run(int argc, char** argv) {
   if (plan.restore) {
     Context context = init();
     if (context.rank() == 0)
-      std::printf("%14s %6s %10s %9s %8s %12s\n", "state", "ranks", "restore ms", "floor",
-                  "multiple", "beyond MiB");
+      std::printf("%14s %6s %10s %9s %8s %9s %12s\n", "state", "ranks", "restore ms", "floor",
+                  "multiple", "cpu ms", "beyond MiB");
     for (const Size& size : sizes_of(plan)) measure_restore(plan, context, size);
     return 0;
   }
@@ -253,8 +274,8 @@ int run(int argc, char** argv) {
     if (is_first && std::filesystem::exists(plan.directory)) give_up(plan.directory + " exists");
     context.group().barrier();
     if (is_first)
-      std::printf("%14s %6s %9s %9s %8s %9s %9s %8s\n", "state", "ranks", "stall ms", "memcpy",
-                  "multiple", "total ms", "write", "multiple");
+      std::printf("%14s %6s %9s %9s %8s %9s %9s %9s %8s %9s\n", "state", "ranks", "stall ms",
+                  "memcpy", "multiple", "cpu ms", "total ms", "write", "multiple", "cpu ms");
     for (const Size& size : sizes_of(plan)) measure(plan, context, size);
   }
   if (!plan.keep && is_first) std::filesystem::remove_all(plan.directory);

@@ -136,6 +136,7 @@ struct CheckpointManager::Impl {
   }
   // Every rank's part of save() with shares.
   bool save_share(const TrainingState& state, const GatheredState& gathered);
+  // Returns the manifest without what the writer adds: the files, and the hash of a whole model.
   CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
   void hand_to_writer(Saving saving);
   Result<void> write(const Saving& saving);
@@ -212,7 +213,6 @@ CheckpointManifest CheckpointManager::Impl::manifest_of(const TrainingState& sta
                               .generation = generation,
                               .world_size = group.size(),
                               .metric = state.metric,
-                              .model = hash_of_models(state),
                               .data = state.data};
   if (manifest.metric && !std::isfinite(*manifest.metric)) manifest.metric.reset();
   return manifest;
@@ -257,6 +257,7 @@ bool CheckpointManager::Impl::save_share(const TrainingState& state,
   if (options.skip_when_busy && any_rank_requests(group, {would_skip()})[0]) return false;
   last_save = BootClock::now();
   Saving saving{.manifest = manifest_of(state, step), .is_shared = true};
+  if (group.rank() == 0) saving.manifest.model = hash_of_models(state);
   const std::vector<json> replies =
       on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
         settle();
@@ -308,8 +309,10 @@ void CheckpointManager::Impl::write_contents(const Saving& saving, AtomicFile& f
 }
 
 Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
-  const Result<AnnouncedCheckpoint> done =
-      directory.announce(saving.manifest, [&](AtomicFile& file) { write_contents(saving, file); });
+  CheckpointManifest manifest = saving.manifest;
+  manifest.model = hash_of_models(saving.contents.toGenericDict());
+  const Result<AnnouncedCheckpoint> done = directory.announce(
+      std::move(manifest), [&](AtomicFile& file) { write_contents(saving, file); });
   if (!done) return done.error();
   announced(saving.manifest.step);
   return {};

@@ -175,6 +175,15 @@ std::string hash_of_models(const TrainingState& state) {
   return state.models.empty() ? hash : sha256_hex(hash).substr(0, 16);
 }
 
+std::string hash_of_models(const PickleDict& contents) {
+  const auto model = contents.find("model"), models = contents.find("models");
+  std::string hash = model == contents.end() ? "" : model_hash(model->value().toGenericDict());
+  if (models == contents.end()) return hash;
+  for (const auto& entry : models->value().toGenericDict())
+    hash += concat(" ", entry.key().toStringRef(), " ", model_hash(entry.value().toGenericDict()));
+  return sha256_hex(hash).substr(0, 16);
+}
+
 PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
                        const ShardAssignment* share) {
   PickleDict top = tensors_of_share(state, share);

@@ -83,25 +83,21 @@ Result<void> FileOutline::read_archive(std::uint64_t bytes) {
   archive_ = *std::move(archive);
   fd_.reset();
   window_ = {};
-  for (const Part& part : parts_) {
-    sorted_.push_back(&part);
-    longest_ = std::max(longest_, part.bytes.size());
-  }
-  std::ranges::sort(sorted_, {}, &Part::at);
+  for (const Part& part : parts_) longest_ = std::max(longest_, part.bytes.size());
+  std::ranges::sort(parts_, {}, &Part::at);
   return {};
 }
 
 template <class Use>
 void FileOutline::for_each_part(std::uint64_t begin, std::uint64_t end, Use&& use) const {
   const std::uint64_t first = begin - std::min<std::uint64_t>(begin, longest_);
-  for (auto part = std::ranges::lower_bound(sorted_, first, {}, &Part::at);
-       part != sorted_.end() && (*part)->at < end; ++part) {
-    const std::uint64_t from = std::max(begin, (*part)->at);
-    const std::uint64_t to = std::min(end, (*part)->at + (*part)->bytes.size());
+  for (auto part = std::ranges::lower_bound(parts_, first, {}, &Part::at);
+       part != parts_.end() && part->at < end; ++part) {
+    const std::uint64_t from = std::max(begin, part->at);
+    const std::uint64_t to = std::min(end, part->at + part->bytes.size());
     if (from < to)
-      use(from, std::string_view((*part)->bytes)
-                    .substr(static_cast<std::size_t>(from - (*part)->at),
-                            static_cast<std::size_t>(to - from)));
+      use(from, part->bytes.substr(static_cast<std::size_t>(from - part->at),
+                                   static_cast<std::size_t>(to - from)));
   }
 }
 
@@ -119,6 +115,13 @@ bool FileOutline::agrees_with(std::uint64_t at, std::string_view bytes) const {
   return result;
 }
 
+std::span<char> FileOutline::make_room(std::size_t bytes) {
+  if (bytes > room_.size()) room_ = blocks_.emplace_back(std::max(bytes, kWindowBytes));
+  const std::span<char> result = room_.first(bytes);
+  room_ = room_.subspan(bytes);
+  return result;
+}
+
 // Small parts that are near each other come from a window. All parts are kept.
 Result<std::string_view> FileOutline::read_part(std::string_view part) {
   const std::uint64_t at = position_of(part);
@@ -126,31 +129,30 @@ Result<std::string_view> FileOutline::read_part(std::string_view part) {
   if (kept_bytes_ > kMaxOutlineBytes)
     return beyond_reader(
         path_, concat("its pickle and its directory have more than ", kMaxOutlineBytes, " bytes"));
-  const auto fill = [&](Part& into, std::size_t size) -> Result<void> {
-    into.at = at;
-    into.bytes.resize(size);
-    const ssize_t count = pread_all(fd_.get(), into.bytes.data(), size, begin_ + at);
+  const auto fill = [&](std::span<char> into) -> Result<void> {
+    const ssize_t count = pread_all(fd_.get(), into.data(), into.size(), begin_ + at);
     if (count < 0) return read_error(path_, errno);
-    if (static_cast<std::size_t>(count) == size) return {};
+    if (static_cast<std::size_t>(count) == into.size()) return {};
     return wrong_size(path_, at + static_cast<std::size_t>(count), bytes());
   };
-  Part& kept = parts_.emplace_back();
+  const std::span<char> room = make_room(part.size());
+  const std::string_view kept(room.data(), room.size());
   if (part.size() >= kWindowBytes) {
-    if (const Result<void> done = fill(kept, part.size()); !done) return done.error();
-    return std::string_view(kept.bytes);
+    if (const Result<void> done = fill(room); !done) return done.error();
+    parts_.push_back({at, kept});
+    return kept;
   }
-  const bool is_in_window =
-      at >= window_.at && at + part.size() <= window_.at + window_.bytes.size();
-  if (!is_in_window) {
-    const std::uint64_t window_end = window_.at + window_.bytes.size();
-    const bool is_near = at >= window_.at && at <= window_end + kNearBytes;
+  const std::uint64_t window_end = window_at_ + window_.size();
+  if (at < window_at_ || at + part.size() > window_end) {
+    const bool is_near = at >= window_at_ && at <= window_end + kNearBytes;
     const std::size_t wanted = std::max(part.size(), is_near ? kWindowBytes : kNarrowWindowBytes);
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(bytes() - at, wanted));
-    if (const Result<void> done = fill(window_, size); !done) return done.error();
+    window_at_ = at;
+    window_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(bytes() - at, wanted)));
+    if (const Result<void> done = fill(window_); !done) return done.error();
   }
-  kept.at = at;
-  kept.bytes = window_.bytes.substr(static_cast<std::size_t>(at - window_.at), part.size());
-  return std::string_view(kept.bytes);
+  window_.copy(room.data(), room.size(), static_cast<std::size_t>(at - window_at_));
+  parts_.push_back({at, kept});
+  return kept;
 }
 
 }  // namespace ddprun

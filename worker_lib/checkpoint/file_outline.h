@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,9 +40,9 @@ class FileOutline {
   // The parts that the outline was made of, with their places in the file.
   struct Part {
     std::uint64_t at = 0;
-    std::string bytes;
+    std::string_view bytes;
   };
-  const std::deque<Part>& parts() const { return parts_; }
+  const std::vector<Part>& parts() const { return parts_; }
   // Returns whether a part overlaps these positions.
   bool has_read(std::uint64_t begin, std::uint64_t end) const;
   // Returns whether the file's bytes at a position are those of the parts. What a part does not
@@ -75,10 +76,15 @@ class FileOutline {
   std::uint64_t begin_ = 0;  // of the file of torch.save in the file
   UniqueFd fd_;
   Range range_;
-  std::deque<Part> parts_;  // in the order of reading; views refer to them
-  std::vector<const Part*> sorted_;
+  // Returns memory for the bytes of a part. Many small parts share one block.
+  std::span<char> make_room(std::size_t bytes);
+
+  std::vector<Part> parts_;  // sorted, when all are read
+  std::deque<std::vector<char>> blocks_;
+  std::span<char> room_;  // at the end of the last block
   std::size_t longest_ = 0;
-  Part window_;                   // what small parts are read from
+  std::uint64_t window_at_ = 0;
+  std::string window_;            // what small parts are read from
   std::uint64_t kept_bytes_ = 0;  // of the parts
   StateArchive archive_;
 };

@@ -90,11 +90,11 @@ Exchanged exchange(ProcessGroup& group, const TrainingPosition& position, std::i
   return result;
 }
 
-std::int64_t parameter_bytes_of(const torch::nn::Module* model) {
+std::int64_t parameter_bytes_of(const torch::nn::Module& model) {
   std::int64_t bytes = 0;
-  if (model)
-    for (const torch::Tensor& parameter : model->parameters())
-      bytes += static_cast<std::int64_t>(parameter.nbytes());
+  for (const auto& item : model.named_parameters(/*recurse=*/false))
+    if (item.value().defined()) bytes += static_cast<std::int64_t>(item.value().nbytes());
+  for (const auto& item : model.named_children()) bytes += parameter_bytes_of(*item.value());
   return bytes;
 }
 
@@ -122,8 +122,11 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   } catch (const DistError& thrown) {
     failure = thrown;
   }
-  Exchanged exchanged = exchange(group, position, combined(hashes), parameter_bytes_of(state.model),
-                                 options.timeout, failure);
+  // Rank 0's count. Alone, it writes everything anyway.
+  const std::int64_t parameter_bytes =
+      state.model && group.rank() == 0 && group.size() > 1 ? parameter_bytes_of(*state.model) : 0;
+  Exchanged exchanged =
+      exchange(group, position, combined(hashes), parameter_bytes, options.timeout, failure);
   const bool are_equal = exchanged.are_equal;
   GatheredState result{.facts = {.step = options.step,
                                  .generation = options.generation,

@@ -24,9 +24,9 @@ std::optional<Error> without_throwing(const std::string& path, Part&& part) {
 }  // namespace
 
 PieceReader::PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-                         std::vector<FileRange> pieces)
+                         std::vector<FileRange> pieces, std::uint64_t room)
     : directory_(directory), manifest_(manifest), pieces_(std::move(pieces)) {
-  std::uint64_t most = 0;
+  std::uint64_t most = room;
   for (const FileRange& piece : pieces_) most = std::max(most, piece.bytes());
   for (Slot& slot : slots_) slot.bytes.resize(static_cast<std::size_t>(most));
   for (const WrittenFile& file : manifest_.files) paths_.push_back(directory_.path_of(file.name));

@@ -27,9 +27,10 @@ inline constexpr std::uint64_t kPieceBytes = 4 << 20;  // enough for the disk's 
 
 class PieceReader {
  public:
-  // Pieces of reading_order(). `directory` and `manifest` must outlive this.
+  // Pieces of reading_order(). `directory` and `manifest` must outlive this. room: the bytes of
+  // memory that a piece begins, at least its size. The caller may write behind the piece.
   PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-              std::vector<FileRange> pieces);
+              std::vector<FileRange> pieces, std::uint64_t room = 0);
 
   struct Piece {
     FileRange range;

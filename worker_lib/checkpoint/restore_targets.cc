@@ -1,10 +1,11 @@
 #include "worker_lib/checkpoint/restore_targets.h"
 
+#include <c10/util/SmallVector.h>
 #include <torch/types.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -34,14 +35,18 @@ void for_each_tensor(const c10::IValue& value, const Use& use) {
     for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, use);
 }
 
-// How a restore uses a storage of the file.
+// How a restore uses a storage of the file. Most have one tensor.
 struct Uses {
-  std::set<const c10::TensorImpl*> needed;  // the file's tensors that this rank reads
-  std::vector<torch::Tensor> live;          // tensors that are filled by copying all of it
+  c10::SmallVector<const c10::TensorImpl*, 1> needed;  // the file's tensors that this rank reads
+  c10::SmallVector<torch::Tensor, 1> live;  // tensors that are filled by copying all of it
 
   bool is_needed() const { return !needed.empty(); }
   // Returns whether the bytes may be read into the live tensor, because nothing else needs them.
-  bool is_copied_to_one() const {
+  bool is_copied_to_one() {
+    if (needed.size() > 1) {
+      std::ranges::sort(needed);
+      needed.erase(std::ranges::unique(needed).begin(), needed.end());
+    }
     return is_needed() && live.size() == needed.size() &&
            std::ranges::all_of(live, [&](const torch::Tensor& tensor) {
              return tensor.const_data_ptr() == live[0].const_data_ptr();
@@ -51,12 +56,14 @@ struct Uses {
 
 class UsesOfStorages {
  public:
+  explicit UsesOfStorages(std::size_t storages) : uses_(storages) {}
+
   Uses& of(const c10::Storage& storage) { return uses_[storage.unsafeGetStorageImpl()]; }
   Uses& of(const torch::Tensor& tensor) { return of(tensor.storage()); }
 
   void needed(const c10::IValue& value) {
     for_each_tensor(value, [&](const torch::Tensor& tensor) {
-      of(tensor).needed.insert(tensor.unsafeGetTensorImpl());
+      of(tensor).needed.push_back(tensor.unsafeGetTensorImpl());
     });
   }
   void filled(const torch::Tensor& own, const torch::Tensor& saved) {
@@ -64,13 +71,19 @@ class UsesOfStorages {
     const bool is_whole = saved.storage_offset() == 0 && own.nbytes() == saved.storage().nbytes();
     if (is_whole && own.dtype() == saved.dtype() && own.sizes() == saved.sizes() &&
         own.strides() == saved.strides() && own.is_non_overlapping_and_dense())
-      of(saved).live.push_back(own.detach());
+      of(saved).live.push_back(own);
   }
   void filled(const std::vector<std::pair<std::string, torch::Tensor>>& own,
               const PickleDict& saved) {
-    for (const auto& [name, tensor] : own)
-      if (const auto found = saved.find(name); found != saved.end() && found->value().isTensor())
+    auto next = saved.begin();  // the order is usually the same
+    for (const auto& [name, tensor] : own) {
+      const bool is_next =
+          next != saved.end() && next->key().isString() && next->key().toStringRef() == name;
+      const auto found = is_next ? next : saved.find(name);
+      if (found != saved.end() && found->value().isTensor())
         filled(tensor, found->value().toTensor());
+      if (is_next) ++next;
+    }
   }
 
   // Live tensors that overlap are copied to one after the other, as the training's memory says.
@@ -185,24 +198,26 @@ RestoreTargets::RestoreTargets(const CheckpointDirectory& directory,
 }
 
 c10::IValue RestoreTargets::make_contents() {
-  ArchiveTensors tensors(archive(), [&](const std::string& key, std::string_view bytes) {
-    c10::Storage& storage = storages_[key];
-    if (!storage) storage = storage_of(bytes.size(), {nullptr, c10::kCPU});
-    return storage;
+  storages_.reserve(archive().storages.size());
+  std::size_t next = 0;
+  ArchiveTensors tensors(archive(), [&](std::string_view bytes) {
+    if (next == storages_.size())
+      storages_.push_back({bytes, storage_of(bytes.size(), {nullptr, c10::kCPU})});
+    return storages_[next++].storage;
   });
   return to_ivalue(archive(), archive().tree[archive().tree.top], tensors, file_);
 }
 
 std::vector<std::vector<Destination>> RestoreTargets::place(const TrainingState& state, int rank,
                                                             int world_size) {
-  UsesOfStorages uses;
+  UsesOfStorages uses(storages_.size());
   const RankView view(top(), rank, world_size);
   mark_needed(uses, state, top(), view);
   mark_filled(uses, state, top(), view);
   uses.expect_no_overlap();
   bool has_other_devices = false;
-  for (auto& [key, storage] : storages_) {
-    const Uses& use = uses.of(storage);
+  for (auto& [saved, storage] : storages_) {
+    Uses& use = uses.of(storage);
     if (!use.is_needed()) continue;
     const std::size_t bytes = storage.nbytes();
     if (!use.is_copied_to_one()) {
@@ -228,9 +243,8 @@ std::vector<std::vector<Destination>> RestoreTargets::destinations() const {
   for (std::size_t i = 0; i < outlines_.size(); ++i)
     if (outlines_[i].bytes() > 0) file_at[outlines_[i].begin()] = i;
   std::vector<std::vector<Destination>> result(outlines_.size());
-  for (const auto& [key, storage] : storages_) {
+  for (const auto& [bytes, storage] : storages_) {
     if (storage.nbytes() == 0 || !storage.data()) continue;
-    const std::string_view bytes = archive().storages.at(key);
     const std::size_t file = std::prev(file_at.upper_bound(bytes.data()))->second;
     result[file].push_back({.at = outlines_[file].position_of(bytes),
                             .bytes = bytes.size(),

@@ -13,8 +13,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddprun/checkpoint.h"
@@ -50,8 +50,13 @@ class RestoreTargets {
   std::string file_;
   const std::vector<FileOutline>& outlines_;
   bool is_merged_ = false;
-  StateArchive merged_;                           // of shards
-  std::map<std::string, c10::Storage> storages_;  // by the archive's key
+  StateArchive merged_;  // of shards
+  // A storage, and its place in the addresses of its file's outline.
+  struct SavedStorage {
+    std::string_view bytes;
+    c10::Storage storage;
+  };
+  std::vector<SavedStorage> storages_;  // in the order in which the contents have them
   c10::IValue contents_;
 };
 

@@ -69,7 +69,7 @@ std::uint64_t largest(const std::vector<std::vector<ReadPiece>>& pieces) {
 class RankReaders {
  public:
   RankReaders(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-              const std::vector<ReadPiece>& pieces)
+              const std::vector<ReadPiece>& pieces, std::uint64_t room = 0)
       : pieces_(pieces) {
     std::vector<std::vector<FileRange>> ranges;
     for (const ReadPiece& piece : pieces_) {
@@ -77,7 +77,8 @@ class RankReaders {
       ranges[piece.reader].push_back(piece.range);
     }
     for (std::vector<FileRange>& of_reader : ranges)
-      readers_.push_back(std::make_unique<PieceReader>(directory, manifest, std::move(of_reader)));
+      readers_.push_back(
+          std::make_unique<PieceReader>(directory, manifest, std::move(of_reader), room));
   }
 
   // Do the same as PieceReader::next() and failure().
@@ -121,27 +122,41 @@ torch::Tensor as_tensor(void* memory, std::uint64_t bytes, c10::Device device) {
 }
 
 // Exchange: passes each rank's piece to all ranks. Every round has one piece of each rank, and
-// whether that rank has failed.
+// whether that rank has failed. A piece in memory is sent from where it was read to.
 class Exchange {
  public:
   // readers: the ranks that have pieces at all.
   Exchange(ProcessGroup& group, std::vector<int> readers, std::uint64_t piece_bytes,
            Timeout timeout)
-      : group_(group), readers_(std::move(readers)), timeout_(timeout) {
-    const auto row = static_cast<std::int64_t>(piece_bytes + kFlagBytes);
+      : group_(group),
+        readers_(std::move(readers)),
+        timeout_(timeout),
+        row_bytes_(piece_bytes + kFlagBytes) {
+    const auto row = static_cast<std::int64_t>(row_bytes_);
     const auto options = torch::dtype(torch::kUInt8).device(group.device());
-    own_ = torch::zeros({row}, options);
-    if (!is_alone()) all_ = torch::zeros({group.size(), row}, options);
+    empty_ = own_ = torch::zeros({row}, options);
+    if (is_alone()) return;
+    others_ = torch::zeros({group.size() - 1, row}, options);
+    for (int i = 0; i < group.size() - 1; ++i) rows_.push_back(others_[i]);
+    rows_.insert(rows_.begin() + group.rank(), own_);
   }
+
+  // The bytes of memory that a piece for put() begins.
+  std::uint64_t room() const { return group_.size() == 1 ? 0 : row_bytes_; }
 
   // Takes this rank's piece, if there is one, for the next run().
   void put(const std::optional<PieceReader::Piece>& piece) {
     if (group_.size() == 1) {
       alone_ = piece;
+    } else if (piece && group_.device().is_cpu()) {
+      own_ = as_tensor(piece->data, row_bytes_, torch::kCPU);
     } else if (piece) {
       own_.narrow(0, 0, static_cast<std::int64_t>(piece->range.bytes()))
           .copy_(as_tensor(piece->data, piece->range.bytes(), torch::kCPU));
+    } else {
+      own_ = empty_;
     }
+    if (!rows_.empty()) rows_[static_cast<std::size_t>(group_.rank())] = own_;
   }
   // Sends it. Returns whether a rank has failed. Collective.
   bool run(bool has_failed) {
@@ -152,14 +167,15 @@ class Exchange {
       group_.broadcast(own_, {.root = readers_[0], .timeout = timeout_});
       return flag_of(own_).any().item<bool>();
     }
-    group_.all_gather_into_tensor(all_, own_, {.timeout = timeout_});
-    return flag_of(all_).any().item<bool>();
+    group_.all_gather(rows_, own_, {.timeout = timeout_});
+    return has_failed || flag_of(others_).any().item<bool>();
   }
 
   // Returns the last piece of a rank, without its flag.
   torch::Tensor piece_of(int rank, std::uint64_t bytes) {
     if (group_.size() == 1) return as_tensor(alone_->data, bytes, torch::kCPU);
-    return (is_alone() ? own_ : all_[rank]).narrow(0, 0, static_cast<std::int64_t>(bytes));
+    const torch::Tensor& row = is_alone() ? own_ : rows_[static_cast<std::size_t>(rank)];
+    return row.narrow(0, 0, static_cast<std::int64_t>(bytes));
   }
 
  private:
@@ -173,7 +189,9 @@ class Exchange {
   ProcessGroup& group_;
   const std::vector<int> readers_;
   const Timeout timeout_;
-  torch::Tensor own_, all_;
+  const std::uint64_t row_bytes_;
+  torch::Tensor own_, empty_, others_;
+  std::vector<torch::Tensor> rows_;  // of all ranks
   std::optional<PieceReader::Piece> alone_;
 };
 
@@ -279,7 +297,8 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
   std::optional<RankReaders> readers;
   (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
     exchange.emplace(group, reading_ranks, std::min(piece_bytes, largest(pieces)), timeout);
-    readers.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
+    readers.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())],
+                    exchange->room());
     return nullptr;
   });
   std::optional<Error> failure;

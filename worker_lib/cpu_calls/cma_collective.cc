@@ -46,7 +46,9 @@ bool CmaCollective::read_all(const Chunk& chunk) const {
     }
     const Scattered<const char> from{ReadableList(pieces)};
     if (source == here_.local) {
-      copy_all(from, take.to);
+      const bool is_in_place =
+          !from.whole().empty() && from.whole().data() == take.to.whole().data();
+      if (!is_in_place) copy_all(from, take.to);
     } else if (!memory_.read(source, from, take.to)) {
       return false;
     }

@@ -120,6 +120,7 @@ struct Conversion {
       case kTensor: return tensors.make(tree.tensors[static_cast<std::size_t>(node.integer)]);
       case kList: {
         auto list = make_list();
+        list.reserve(node.items.size());
         for (const PickleNodeId item : node.items) list.push_back(value(tree[item]));
         return list;
       }
@@ -130,8 +131,9 @@ struct Conversion {
       }
       case kDict: {
         PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
-        for (const PickleEntry& entry : entries_of(node))
-          dict.insert(key(tree[entry.key]), value(tree[entry.value]));
+        dict.reserve(node.items.size() / 2);
+        for (std::size_t i = 0; i + 1 < node.items.size(); i += 2)
+          dict.insert(key(tree[node.items[i]]), value(tree[node.items[i + 1]]));
         return dict;
       }
       case kBigInteger:
@@ -184,25 +186,36 @@ void write_pickle(const c10::IValue& top, const WriteBytes& write) {
 }
 
 ArchiveTensors::ArchiveTensors(const StateArchive& archive)
-    : ArchiveTensors(archive, [](const std::string&, std::string_view bytes) {
+    : ArchiveTensors(archive, [](std::string_view bytes) {
         const auto size = static_cast<std::int64_t>(bytes.size());
         c10::Storage storage = torch::empty({size}, torch::kUInt8).storage();
         if (!bytes.empty()) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
         return storage;
       }) {}
 
+// On the CPU without LibTorch's calls, which take microseconds.
 torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
   const auto known = std::ranges::find(kDtypes, tensor.dtype.name, &DtypeName::name);
   if (known == kDtypes.end())
     refuse(concat("a tensor of dtype ", tensor.dtype.name, ", which is not supported"),
            DistError::Kind::kUnsupported);
-  const std::string_view bytes = archive_.storages.at(tensor.storage.key);
-  c10::Storage& storage = storages_[tensor.storage.key];
-  if (!storage) storage = make_storage_(tensor.storage.key, bytes);
-  torch::Tensor result = torch::empty({0}, torch::dtype(known->dtype).device(storage.device()));
-  result.set_(storage, tensor.offset, tensor.sizes, tensor.strides);
+  const auto saved = archive_.storages.find(tensor.storage.key);
+  c10::Storage& storage = storages_[&saved->first];
+  if (!storage) storage = make_storage_(saved->second);
+  torch::Tensor result;
+  if (storage.device().is_cpu()) {
+    result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                      c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                      c10::scalarTypeToTypeMeta(known->dtype));
+    result.unsafeGetTensorImpl()->set_sizes_and_strides(
+        c10::IntArrayRef(tensor.sizes), c10::IntArrayRef(tensor.strides), tensor.offset);
+  } else {
+    result = torch::empty({0}, torch::dtype(known->dtype).device(storage.device()));
+    result.set_(storage, tensor.offset, tensor.sizes, tensor.strides);
+  }
+  if (!tensor.requires_grad) return result;
   const bool can_require = result.is_floating_point() || result.is_complex();
-  return result.set_requires_grad(tensor.requires_grad && can_require);
+  return result.set_requires_grad(can_require);
 }
 
 c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
@@ -320,15 +333,40 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
   return result;
 }
 
-std::string model_hash(const torch::nn::Module& module) {
-  std::set<std::string> lines;  // the order does not matter
-  for (const auto& [name, tensor] : tensors_of(module))
-    lines.insert(concat(name, " ", dtype_and_shape(tensor), "\n"));
+namespace {
+
+// lines: of each tensor one; their order does not matter.
+std::string model_hash(std::vector<std::string>& lines) {
+  std::ranges::sort(lines);
   return sha256_hex(joined(lines, "")).substr(0, 16);
 }
 
+std::string line_of(const std::string& name, const torch::Tensor& tensor) {
+  // As dtype_and_shape(), without a stream.
+  std::string line = concat(name, " ", c10::toString(tensor.scalar_type()), " of shape [");
+  for (std::int64_t i = 0; i < tensor.dim(); ++i)
+    line += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
+  return line + "]\n";
+}
+
+}  // namespace
+
+std::string model_hash(const torch::nn::Module& module) {
+  std::vector<std::string> lines;
+  for (const auto& [name, tensor] : tensors_of(module)) lines.push_back(line_of(name, tensor));
+  return model_hash(lines);
+}
+
+std::string model_hash(const PickleDict& module_state) {
+  std::vector<std::string> lines;
+  for (const auto& entry : module_state)
+    lines.push_back(line_of(entry.key().toStringRef(), entry.value().toTensor()));
+  return model_hash(lines);
+}
+
 torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
-  const torch::Tensor plain = tensor.detach().cpu();
+  // variable_data() is detach() without the dispatcher.
+  const torch::Tensor plain = tensor.is_cpu() ? tensor.variable_data() : tensor.detach().cpu();
   const bool is_slice = plain.storage().nbytes() > plain.nbytes();
   return is_slice ? plain.clone() : plain;
 }
@@ -342,7 +380,9 @@ PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors)
 PickleDict module_state(const torch::nn::Module& module,
                         const std::function<bool(const std::string&)>& keeps) {
   PickleDict dict = make_string_dict();
-  for (const auto& [name, tensor] : tensors_of(module))
+  const auto tensors = tensors_of(module);
+  if (!keeps) dict.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors)
     if (!keeps || keeps(name)) dict.insert(name, tensor_for_file(tensor));
   return dict;
 }
@@ -402,6 +442,23 @@ IncompatibleKeys compare(const NamedTensors& own, const StateDict& state, Strict
   return keys;
 }
 
+// Returns whether a state dict has these names in this order, and tensors of these shapes and
+// dtypes. This is faster than compare(), which says what differs.
+bool is_alike(const NamedTensors& own, const c10::IValue& state) {
+  if (!state.isGenericDict()) return false;
+  const PickleDict dict = state.toGenericDict();
+  if (dict.size() != own.size()) return false;
+  auto expected = own.begin();
+  for (const auto& entry : dict) {
+    const auto& [name, tensor] = *expected++;
+    if (!entry.key().isString() || entry.key().toStringRef() != name || !entry.value().isTensor())
+      return false;
+    const torch::Tensor& saved = entry.value().toTensor();
+    if (saved.sizes() != tensor.sizes() || saved.dtype() != tensor.dtype()) return false;
+  }
+  return true;
+}
+
 StateDict state_dict_of(const c10::IValue& state, const std::string& file) {
   if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
   StateDict saved;
@@ -438,12 +495,21 @@ void copy_unless_same(torch::Tensor& target, const torch::Tensor& value) {
 
 void expect_module_state(const torch::nn::Module& module, const c10::IValue& state,
                          const std::string& file) {
-  (void)compare(tensors_of(module), state_dict_of(state, file), Strict::kYes,
-                "restore the model from " + file, "the file");
+  const NamedTensors own = tensors_of(module);
+  if (is_alike(own, state)) return;
+  (void)compare(own, state_dict_of(state, file), Strict::kYes, "restore the model from " + file,
+                "the file");
 }
 
 void load_module_state(torch::nn::Module& module, const c10::IValue& state,
                        const std::string& file) {
+  if (NamedTensors own = tensors_of(module); is_alike(own, state)) {
+    const torch::NoGradGuard no_grad;
+    auto target = own.begin();
+    for (const auto& entry : state.toGenericDict())
+      copy_unless_same((target++)->second, entry.value().toTensor());
+    return;
+  }
   copy_into_module(module, state_dict_of(state, file), Strict::kYes,
                    "restore the model from " + file, "the file");
 }

@@ -56,20 +56,22 @@ StateArchive open_state_archive(std::string_view bytes, const std::string& file,
 // shared a storage share one again.
 class ArchiveTensors {
  public:
-  // Makes the storage of a key, for the archive's bytes, on any device.
-  using MakeStorage = std::function<c10::Storage(const std::string& key, std::string_view bytes)>;
+  // Makes a storage for the archive's bytes, on any device.
+  using MakeStorage = std::function<c10::Storage(std::string_view bytes)>;
 
   // The archive must outlive this. Storages are copies of the archive's bytes, on the CPU.
   explicit ArchiveTensors(const StateArchive& archive);
   ArchiveTensors(const StateArchive& archive, MakeStorage make_storage)
-      : archive_(archive), make_storage_(std::move(make_storage)) {}
+      : archive_(archive), make_storage_(std::move(make_storage)) {
+    storages_.reserve(archive.storages.size());
+  }
   // Makes a tensor. kUnsupported: this LibTorch lacks the dtype.
   torch::Tensor make(const PickleTensor& tensor);
 
  private:
   const StateArchive& archive_;
   const MakeStorage make_storage_;
-  std::unordered_map<std::string, c10::Storage> storages_;
+  std::unordered_map<const std::string*, c10::Storage> storages_;  // by the archive's key
 };
 
 // Returns the contents of a file as LibTorch's values. bytes: the bytes of the file. Throws
@@ -132,6 +134,8 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
 // Returns 16 hexadecimal digits. Two models share them if and only if load_into() accepts the
 // state dict of one for the other.
 std::string model_hash(const torch::nn::Module& module);
+// The same of the module whose module_state() this is.
+std::string model_hash(const PickleDict& module_state);
 
 // Implements load_into() of ddprun/state_file.h. doing, whose: for the error ("load ...", "the
 // file").

@@ -261,13 +261,16 @@ struct Reader {
   }
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
-    if (!saved.dict().contains(key)) return;  // amsgrad and similar options are off
-    const SavedValue found = saved.at(key);
-    if (found.value.isNone()) return;  // Python's SGD has no value yet
-    const torch::Tensor tensor = found.tensor();
+    const PickleDict entries = saved.dict();
+    const auto found = entries.find(key);
+    if (found == entries.end()) return;   // amsgrad and similar options are off
+    if (found->value().isNone()) return;  // Python's SGD has no value yet
+    if (!found->value().isTensor()) (void)saved.at(key).tensor();  // throws
+    const torch::Tensor& tensor = found->value().toTensor();
+    expect_memory(tensor);
     if (tensor.sizes() != parameter.sizes())
       refuse_entry(key, "does not have the shape of its parameter");
-    value = tensor.to(parameter.device());
+    value = tensor.device() == parameter.device() ? tensor : tensor.to(parameter.device());
   }
   void operator()(const char* key, Count count) const { count.value = saved.at(key).integer(); }
   template <class Value>
@@ -311,6 +314,7 @@ c10::impl::GenericList saved_groups(const Optimizer& optimizer) {
   std::int64_t index = 0;
   for (const auto& group : optimizer.param_groups()) {
     auto params = make_list();
+    params.reserve(group.params().size());
     for (std::size_t i = 0; i < group.params().size(); ++i) params.push_back(index++);
     Writer writer;
     const auto options = group.options().clone();
@@ -324,6 +328,7 @@ c10::impl::GenericList saved_groups(const Optimizer& optimizer) {
 template <class D>
 PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std::size_t)>& keeps) {
   PickleDict result = make_int_dict();
+  if (!keeps) result.reserve(optimizer.state().size());
   std::int64_t index = -1;
   for (const auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) {
@@ -362,14 +367,14 @@ const detail::ZeroShards* shards_of(const Optimizer& optimizer) {
 }
 
 // Returns whether this rank keeps the state of a parameter.
-bool is_own(const Optimizer& optimizer, std::size_t index) {
-  const auto* shards = shards_of(optimizer);
+bool is_own(const detail::ZeroShards* shards, std::size_t index) {
   return !shards || shards->owner_of(index) == shards->group().rank();
 }
 
 template <class D>
 void load_states(Optimizer& optimizer, const SavedValue& saved) {
   const PickleDict states = saved.at("state").dict();
+  const auto* shards = shards_of(optimizer);
   std::int64_t index = -1;
   std::int64_t all_elements = 0;
   for (const auto& group : optimizer.param_groups())
@@ -379,7 +384,7 @@ void load_states(Optimizer& optimizer, const SavedValue& saved) {
       void* key = parameter.unsafeGetTensorImpl();
       optimizer.state().erase(key);
       const auto found = states.find(++index);
-      if (found == states.end() || !is_own(optimizer, static_cast<std::size_t>(index))) continue;
+      if (found == states.end() || !is_own(shards, static_cast<std::size_t>(index))) continue;
       auto state = std::make_unique<typename D::State>();
       D::visit_state(*state,
                      Reader{{found->value(), saved.file, "state"}, parameter, all_elements});
@@ -419,9 +424,10 @@ bool has_shard(const Optimizer& optimizer, int world_rank) {
 
 std::vector<bool> keeps_states(const Optimizer& optimizer) {
   std::vector<bool> keeps;
+  const auto* shards = shards_of(optimizer);
   for (const auto& group : optimizer.param_groups())
     for (std::size_t i = 0; i < group.params().size(); ++i)
-      keeps.push_back(is_own(optimizer, keeps.size()));
+      keeps.push_back(is_own(shards, keeps.size()));
   return keeps;
 }
 

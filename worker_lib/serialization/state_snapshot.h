@@ -12,27 +12,30 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include <map>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace ddprun {
 
 class StateSnapshot {
  public:
-  // Copies a tree of dicts, lists, tuples and tensors in CPU memory. The result must be
-  // destroyed before the next call, which writes into the same memory.
-  c10::IValue take(const c10::IValue& live);
+  // Replaces the tensors of a tree of dicts, lists, tuples and tensors in CPU memory by copies, and
+  // returns the tree. It must be destroyed before the next call, which writes into the same
+  // memory.
+  c10::IValue take(c10::IValue live);
 
  private:
   c10::IValue copy(const c10::IValue& value);
   torch::Tensor copy(const torch::Tensor& tensor);
+  const torch::Tensor& copy_to_buffer(const torch::Tensor& tensor);
 
   // In the order of the last tree, which is usually that of the next one, too.
   std::vector<torch::Tensor> buffers_;
   std::size_t next_ = 0;
-  // The copies of this tree. A tensor that appears twice (tied weights) is copied once and stays
-  // one tensor.
-  std::map<const void*, std::vector<std::pair<torch::Tensor, torch::Tensor>>> copies_;
+  // The copies of this tree, by the address of the original. A tensor that appears twice (tied
+  // weights) is copied once and stays one tensor.
+  std::unordered_map<const void*, std::vector<std::pair<torch::Tensor, torch::Tensor>>> copies_;
 };
 
 }  // namespace ddprun

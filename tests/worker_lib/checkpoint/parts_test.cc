@@ -23,6 +23,7 @@
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
 #include "tests/worker_lib/support/pickled.h"
+#include "worker_lib/checkpoint/contents.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/context/save_request.h"
 #include "worker_lib/serialization/checkpoint_state.h"
@@ -112,6 +113,22 @@ TEST_F(CheckpointParts, ATrainingOfSeveralNetworksGoesOnWithTheSameBits) {
   EXPECT_EQ(restore(second).step, 2);
   second.step();
   EXPECT_EQ(second.digest(), first.digest());
+}
+
+TEST_F(CheckpointParts, TheManifestHasTheHashOfTheModels) {
+  Gan gan;
+  const auto expect_hash = [&] {
+    save(gan);
+    const auto announced = CheckpointDirectory(directory_.path()).read_manifest(2);
+    ASSERT_TRUE(announced) << announced.error().message();
+    EXPECT_EQ(announced->manifest.model, hash_of_models(gan.state));
+  };
+  expect_hash();
+  gan.state.model = gan.state.models["generator"];
+  gan.state.models.clear();
+  expect_hash();
+  gan.state.model = nullptr;
+  expect_hash();
 }
 
 TEST_F(CheckpointParts, EachRankGetsWhatItHadOfItsOwn) {

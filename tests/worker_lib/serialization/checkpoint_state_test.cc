@@ -215,6 +215,7 @@ TEST(ModelHash, IsThatOfNamesDtypesAndShapes) {
   Linear wide(3, 2);
   wide->to(torch::kFloat64);
   EXPECT_NE(hash(wide), plain);
+  EXPECT_EQ(model_hash(module_state(*wide)), hash(wide));
 }
 
 }  // namespace

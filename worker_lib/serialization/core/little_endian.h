@@ -16,7 +16,9 @@ inline std::uint64_t read_little_endian(std::string_view bytes) {
 }
 
 inline void add_little_endian(std::string& text, std::uint64_t number, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>(number >> (8 * i));
+  char digits[8];
+  for (std::size_t i = 0; i < bytes; ++i) digits[i] = static_cast<char>(number >> (8 * i));
+  text.append(digits, bytes);
 }
 
 }  // namespace ddprun

@@ -42,7 +42,7 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
       if (!has_right_crc(record))
         return wrong(ErrorKind::kCorrupt, "the bytes of record '" + record.name +
                                               "' do not match its CRC: it is damaged");
-  std::unordered_map<std::string_view, std::string_view> by_name;
+  std::unordered_map<std::string_view, std::string_view> by_name(archive.records.size());
   for (const ZipRecord& record : archive.records) by_name[record.name] = record.bytes;
   const auto pickle = by_name.find(archive.prefix + "data.pkl");
   if (pickle == by_name.end())
@@ -59,8 +59,12 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
   Result<PickleTree> tree = unpickle(*pickled);
   if (!tree) return tree.error();
   archive.tree = *std::move(tree);
+  archive.storages.reserve(archive.tree.tensors.size());
+  std::string name = archive.prefix + "data/";
+  const std::size_t folder = name.size();
   for (const PickleTensor& tensor : archive.tree.tensors) {
-    const std::string name = concat(archive.prefix, "data/", tensor.storage.key);
+    name.resize(folder);
+    name += tensor.storage.key;
     const auto found = by_name.find(name);
     if (found == by_name.end())
       return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include "base/concat.h"
@@ -17,6 +18,7 @@ namespace ddprun {
 namespace {
 
 using Ids = std::vector<PickleNodeId>;
+using Arguments = std::span<const PickleNodeId>;
 
 constexpr std::array kDtypes = std::to_array<PickleDtype>({
     {"float32", 4},        {"float64", 8},         {"float16", 2},     {"bfloat16", 2},
@@ -38,6 +40,7 @@ constexpr std::size_t kMaxShownText = 100;
 constexpr std::size_t kBytesPerValue = 16;  // of copied texts
 constexpr std::size_t kMaxKeyNodes = 64;    // a key with tuples is compared as a text
 constexpr std::size_t kMaxNameBytes = 200;  // of a global, or the key of a storage
+constexpr std::size_t kMostArguments = 64;  // of a call
 
 // Returns a text of the file for a message: printable and short.
 std::string shown(std::string_view text) {
@@ -162,19 +165,19 @@ class Machine {
       case ')': return push_value(kTuple);
       case '}': return push_value(kDict);
       case 0x8f: return push_value(kSet);
-      case 't': return push_items(kTuple, pop_to_mark());
-      case 0x85: return push_items(kTuple, pop_values(1));
-      case 0x86: return push_items(kTuple, pop_values(2));
-      case 0x87: return push_items(kTuple, pop_values(3));
-      case 0x91: return push_items(kSet, pop_to_mark());
-      case 'a': return append(kList, pop_values(1));
-      case 'e': return append(kList, pop_to_mark());
-      case 0x90: return append(kSet, pop_to_mark());
-      case 's': return append(kDict, pop_values(2));
-      case 'u': return append(kDict, pop_to_mark());
+      case 't': return gather(kTuple, first_since_mark());
+      case 0x85: return gather(kTuple, first_of(1));
+      case 0x86: return gather(kTuple, first_of(2));
+      case 0x87: return gather(kTuple, first_of(3));
+      case 0x91: return gather(kSet, first_since_mark());
+      case 'a': return append(kList, first_of(1));
+      case 'e': return append(kList, first_since_mark());
+      case 0x90: return append(kSet, first_since_mark());
+      case 's': return append(kDict, first_of(2));
+      case 'u': return append(kDict, first_since_mark());
       case 'q': return memoize(take_number(1));
       case 'r': return memoize(take_number(4));
-      case 0x94: return memoize(memo_.size());
+      case 0x94: return memoize(memo_.size() + sparse_memo_.size());
       case 'h': return recall(take_number(1));
       case 'j': return recall(take_number(4));
       case 'c': return global();
@@ -233,37 +236,47 @@ class Machine {
       refuse_unsupported("it has more than ", most_, " values, the most for a pickle of its size");
   }
 
-  PickleNodeId add(PickleNode node) {
-    charge(1 + node.items.size());
-    tree_.nodes.push_back(std::move(node));
-    return static_cast<PickleNodeId>(tree_.nodes.size() - 1);
+  // Makes a node without contents, of one that was discarded if there is one.
+  PickleNodeId make(PickleKind kind) {
+    charge(1);
+    if (discarded_.empty()) {
+      discarded_.push_back(static_cast<PickleNodeId>(tree_.nodes.size()));
+      tree_.nodes.emplace_back();
+      is_shared_.push_back(false);
+    }
+    const PickleNodeId id = discarded_.back();
+    discarded_.pop_back();
+    tree_.nodes[id].kind = kind;
+    return id;
   }
 
-  void push(PickleNode node) { stack_.push_back(add(std::move(node))); }
-
-  void push_value(PickleKind kind, std::int64_t integer = 0) {
-    push(PickleNode{.kind = kind, .integer = integer});
+  PickleNode& push_node(PickleKind kind) {
+    stack_.push_back(make(kind));
+    return tree_.nodes[stack_.back()];
   }
+
+  void push_value(PickleKind kind, std::int64_t integer = 0) { push_node(kind).integer = integer; }
 
   void push_integer(std::int64_t value) { push_value(kInteger, value); }
 
-  void push_text(PickleKind kind, std::string_view text) {
-    push(PickleNode{.kind = kind, .text = std::string(text)});
-  }
+  void push_text(PickleKind kind, std::string_view text) { push_node(kind).text = text; }
 
   void push_string(std::string_view text) {
     if (!is_utf8(text)) refuse_corrupt("a text is not UTF-8");
     push_text(kString, text);
   }
 
+  // The items stay where they were, too.
   void push_items(PickleKind kind, Ids items) {
-    push(PickleNode{.kind = kind, .items = std::move(items)});
+    charge(items.size());
+    for (const PickleNodeId item : items) is_shared_[item] = true;
+    push_node(kind).items = std::move(items);
   }
 
   void push_double(std::string_view big_endian) {
     std::uint64_t bits = 0;
     for (const char c : big_endian) bits = (bits << 8) | static_cast<unsigned char>(c);
-    push(PickleNode{.kind = kDouble, .real = std::bit_cast<double>(bits)});
+    push_node(kDouble).real = std::bit_cast<double>(bits);
   }
 
   // Pushes a two's complement integer of any length. Bytes that only repeat the sign are
@@ -293,19 +306,43 @@ class Machine {
     return stack_.back();
   }
 
-  Ids pop_values(std::size_t count) {
-    Ids values(count);
-    for (std::size_t i = count; i > 0; --i) values[i - 1] = pop();
-    return values;
+  // Returns where the last `count` values of the stack begin.
+  std::size_t first_of(std::size_t count) const {
+    if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count)
+      refuse_corrupt("its stack is empty");
+    return stack_.size() - count;
   }
 
-  Ids pop_to_mark() {
+  // Removes the last mark, and returns where the values after it begin.
+  std::size_t first_since_mark() {
     if (marks_.empty()) refuse_corrupt("it has no mark on its stack");
-    const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-    Ids values(first, stack_.end());
-    stack_.erase(first, stack_.end());
+    const std::size_t first = marks_.back();
     marks_.pop_back();
-    return values;
+    return first;
+  }
+
+  // Makes one value of those from `first` on.
+  void gather(PickleKind kind, std::size_t first) {
+    charge(stack_.size() - first);
+    const PickleNodeId id = make(kind);
+    tree_.nodes[id].items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
+    stack_.resize(first);
+    stack_.push_back(id);
+  }
+
+  // Discards a node that only the caller has, so that the next one takes its place. Most nodes are
+  // arguments of a tensor, and are not needed when it is made. levels: of its items.
+  void discard(PickleNodeId id, int levels) {
+    if (is_shared_[id]) return;
+    PickleNode& it = tree_.nodes[id];
+    if (it.kind == kTuple && levels > 0)
+      for (const PickleNodeId item : it.items) discard(item, levels - 1);
+    it.kind = kNone;
+    it.integer = 0;
+    it.real = 0;
+    it.text.clear();
+    it.items.clear();
+    discarded_.push_back(id);
   }
 
   PickleNode& node(PickleNodeId id, PickleKind kind) {
@@ -314,8 +351,15 @@ class Machine {
     return tree_.nodes[id];
   }
 
-  void append(PickleKind kind, const Ids& items) {
-    PickleNode& container = node(top(), kind);
+  // Appends the values from `first` on to the container below them.
+  void append(PickleKind kind, std::size_t first) {
+    if (first == (marks_.empty() ? 0 : marks_.back())) refuse_corrupt("its stack is empty");
+    append(stack_[first - 1], kind, std::span(stack_).subspan(first));
+    stack_.resize(first);
+  }
+
+  void append(PickleNodeId id, PickleKind kind, Arguments items) {
+    PickleNode& container = node(id, kind);
     if (kind == kDict && items.size() % 2 != 0) refuse_corrupt("a key without a value");
     charge(items.size());
     container.items.insert(container.items.end(), items.begin(), items.end());
@@ -323,11 +367,25 @@ class Machine {
 
   // --- the memo ---
 
-  void memoize(std::uint64_t index) { memo_[index] = top(); }
+  // Numbers that follow each other are in a vector.
+  void memoize(std::uint64_t index) {
+    const PickleNodeId id = top();
+    is_shared_[id] = true;
+    if (index < memo_.size()) {
+      memo_[static_cast<std::size_t>(index)] = id;
+    } else if (index > memo_.size()) {
+      sparse_memo_[index] = id;
+    } else {
+      memo_.push_back(id);
+      sparse_memo_.erase(index);
+    }
+  }
 
   void recall(std::uint64_t index) {
-    const auto found = memo_.find(index);
-    if (found == memo_.end()) refuse_corrupt("it refers to value ", index, ", which it has not");
+    if (index < memo_.size()) return stack_.push_back(memo_[static_cast<std::size_t>(index)]);
+    const auto found = sparse_memo_.find(index);
+    if (found == sparse_memo_.end())
+      refuse_corrupt("it refers to value ", index, ", which it has not");
     stack_.push_back(found->second);
   }
 
@@ -387,13 +445,17 @@ class Machine {
     if (elements < 0 || __builtin_mul_overflow(elements, element_bytes, &its.storage.bytes))
       refuse_corrupt("a storage of ", elements, " elements");
     storages_.push_back(std::move(its));
+    discard(id, 1);
     push_value(kStorage, static_cast<std::int64_t>(storages_.size() - 1));
   }
 
   void reduce() {
     const PickleNodeId tuple = pop();
     node(tuple, kTuple);
-    call(pop(), tuple);
+    const PickleNodeId function = pop();
+    call(function, tuple);
+    discard(function, 0);
+    discard(tuple, 2);
   }
 
   void call(PickleNodeId function, PickleNodeId tuple) {
@@ -401,24 +463,26 @@ class Machine {
       refuse_corrupt("it calls something that is not a function");
     const Global& global = global_of(function);
     if (!global.call) refuse_corrupt("it calls a class that is only a name here");
-    const Ids parts = tree_.nodes[tuple].items;  // a copy, because a push moves the nodes
+    const Ids& parts = tree_.nodes[tuple].items;
     if (parts.size() < global.least || parts.size() > global.most)
       refuse_corrupt("a call with the wrong arguments");
-    (this->*global.call)(parts);
+    std::array<PickleNodeId, kMostArguments> copy{};  // because a push moves the nodes
+    std::ranges::copy(parts, copy.begin());
+    (this->*global.call)(Arguments(copy).first(parts.size()));
   }
 
-  void make_dict(const Ids&) { push_value(kDict); }
+  void make_dict(Arguments) { push_value(kDict); }
 
-  void make_set(const Ids& parts) {
+  void make_set(Arguments parts) {
     push_items(kSet, parts.empty() ? Ids() : node(parts[0], kList).items);
   }
 
-  void make_size(const Ids& parts) { push_items(kTuple, integers_of(parts[0])); }
+  void make_size(Arguments parts) { push_items(kTuple, integers_of(parts[0])); }
 
-  void rebuild_tensor_v2(const Ids& parts) { rebuild_tensor(parts, /*has_dtype=*/false); }
-  void rebuild_tensor_v3(const Ids& parts) { rebuild_tensor(parts, /*has_dtype=*/true); }
+  void rebuild_tensor_v2(Arguments parts) { rebuild_tensor(parts, /*has_dtype=*/false); }
+  void rebuild_tensor_v3(Arguments parts) { rebuild_tensor(parts, /*has_dtype=*/true); }
 
-  void rebuild_tensor(const Ids& parts, bool has_dtype) {
+  void rebuild_tensor(Arguments parts, bool has_dtype) {
     const PickleNode& its_storage = tree_.nodes[parts[0]];
     if (its_storage.kind != kStorage) refuse_corrupt("a tensor without a storage");
     const Storage& storage = storages_[static_cast<std::size_t>(its_storage.integer)];
@@ -451,7 +515,7 @@ class Machine {
   }
 
   // (tensor, requires_grad, hooks[, state])
-  void rebuild_parameter(const Ids& parts) {
+  void rebuild_parameter(Arguments parts) {
     PickleTensor tensor = tree_.tensors[static_cast<std::size_t>(node(parts[0], kTensor).integer)];
     tensor.requires_grad = node(parts[1], kBool).integer != 0;
     charge(1 + tensor.sizes.size());
@@ -459,7 +523,7 @@ class Machine {
   }
 
   // (function, class, its arguments, attributes): a tensor with attributes, which are dropped.
-  void rebuild_from_type(const Ids& parts) {
+  void rebuild_from_type(Arguments parts) {
     const auto is = [this](PickleNodeId id, Call call) {
       return tree_.nodes[id].kind == kGlobal && global_of(id).call == call;
     };
@@ -470,18 +534,20 @@ class Machine {
     call(parts[0], parts[2]);
   }
 
-  Ids integers_of(PickleNodeId tuple) {
-    charge(node(tuple, kTuple).items.size());
-    Ids items = tree_.nodes[tuple].items;
+  // Valid until the next node is made.
+  const Ids& integers_of(PickleNodeId tuple) {
+    const Ids& items = node(tuple, kTuple).items;
+    charge(items.size());
     for (const PickleNodeId id : items) (void)integer(id);
     return items;
   }
 
   std::vector<std::int64_t> dimensions(PickleNodeId tuple) {
-    const Ids items = integers_of(tuple);
+    const Ids& items = integers_of(tuple);
     if (items.size() > kMaxDimensions)
       refuse_unsupported("a tensor of ", items.size(), " dimensions");
     std::vector<std::int64_t> result;
+    result.reserve(items.size());
     for (const PickleNodeId id : items) {
       result.push_back(tree_.nodes[id].integer);
       if (result.back() < 0) refuse_corrupt("a tensor with a negative size or stride");
@@ -489,14 +555,14 @@ class Machine {
     return result;
   }
 
-  void make_device(const Ids& parts) {
+  void make_device(Arguments parts) {
     std::string device = name_in(parts[0]);
     if (parts.size() == 2) device += concat(":", integer(parts[1]));
     push_text(kDevice, device);
   }
 
   // encode("\u00ff", "latin1"): how protocol 2 writes bytes.
-  void encode(const Ids& parts) {
+  void encode(Arguments parts) {
     const std::string& text = node(parts[0], kString).text;
     charge(text.size() / kBytesPerValue);
     if (name_in(parts[1]) != "latin1") refuse_corrupt("bytes in an encoding other than latin1");
@@ -521,14 +587,22 @@ class Machine {
     if (tree_.nodes[top()].kind != kDict)
       refuse_unsupported("it sets attributes of something that is not an OrderedDict");
     if (!is_dcp_) return;
-    if (tree_.nodes[state].kind == kDict) return append(kDict, Ids(tree_.nodes[state].items));
-    const PickleNodeId key = add(PickleNode{.kind = kString, .text = "state"});
-    append(kDict, {key, state});
+    if (tree_.nodes[state].kind == kDict) {
+      const Ids items = tree_.nodes[state].items;
+      for (const PickleNodeId item : items) is_shared_[item] = true;
+      return append(top(), kDict, items);
+    }
+    const PickleNodeId key = make(kString);
+    tree_.nodes[key].text = "state";
+    append(top(), kDict, std::array{key, state});
   }
 
   // A function or a class with one argument, which says all.
-  void keep_argument(const Ids& parts) { stack_.push_back(parts[0]); }
-  void keep_arguments(const Ids& parts) { push_items(kTuple, parts); }
+  void keep_argument(Arguments parts) {
+    is_shared_[parts[0]] = true;
+    stack_.push_back(parts[0]);
+  }
+  void keep_arguments(Arguments parts) { push_items(kTuple, Ids(parts.begin(), parts.end())); }
 
   // --- the end ---
 
@@ -564,8 +638,10 @@ class Machine {
   }
 
   void check_keys(const PickleNode& container) {
-    std::set<std::string> keys;
     const std::size_t step = container.kind == kDict ? 2 : 1;
+    if (has_different_texts(container.items, step) || has_different_integers(container.items, step))
+      return;
+    std::set<std::string> keys;
     for (std::size_t i = 0; i < container.items.size(); i += step) {
       const PickleNodeId id = container.items[i];
       if (extents_[id].size > kMaxKeyNodes)
@@ -575,6 +651,31 @@ class Machine {
       charge(key.size() / kBytesPerValue);
       if (!keys.insert(key).second) refuse_corrupt("key ", shown(key), " is there twice");
     }
+  }
+
+  // Return whether all keys are texts, or integers, and differ. Almost all are, and need not be
+  // spelled to be compared.
+  bool has_different_texts(const Ids& items, std::size_t step) {
+    texts_.clear();
+    for (std::size_t i = 0; i < items.size(); i += step) {
+      const PickleNode& key = tree_.nodes[items[i]];
+      if (key.kind != kString) return false;
+      charge(key.text.size() / kBytesPerValue);
+      texts_.emplace_back(key.text);
+    }
+    std::ranges::sort(texts_);
+    return std::ranges::adjacent_find(texts_) == texts_.end();
+  }
+
+  bool has_different_integers(const Ids& items, std::size_t step) {
+    integers_.clear();
+    for (std::size_t i = 0; i < items.size(); i += step) {
+      const PickleNode& key = tree_.nodes[items[i]];
+      if (key.kind != kInteger) return false;
+      integers_.push_back(key.integer);
+    }
+    std::ranges::sort(integers_);
+    return std::ranges::adjacent_find(integers_) == integers_.end();
   }
 
   void spell_key(PickleNodeId id, std::string& text) const {
@@ -608,7 +709,7 @@ class Machine {
   }
 
   // What the names mean. "__builtin__" is protocol 2's name for "builtins".
-  using Call = void (Machine::*)(const Ids& arguments);
+  using Call = void (Machine::*)(Arguments);
   struct Global {
     std::string_view name;
     Call call;                // null: a class of tensors
@@ -643,8 +744,8 @@ class Machine {
       {"torch.distributed.checkpoint.filesystem _StorageInfo", &Machine::make_dict, 0, 0},
       {"torch.distributed.checkpoint.metadata _MEM_FORMAT_ENCODING", &Machine::keep_argument, 1, 1},
       {"torch.serialization _get_layout", &Machine::keep_argument, 1, 1},
-      {"pathlib PosixPath", &Machine::keep_arguments, 0, 64},
-      {"pathlib._local PosixPath", &Machine::keep_arguments, 0, 64},
+      {"pathlib PosixPath", &Machine::keep_arguments, 0, kMostArguments},
+      {"pathlib._local PosixPath", &Machine::keep_arguments, 0, kMostArguments},
   });
 
   const Global& global_of(PickleNodeId id) const {
@@ -662,9 +763,14 @@ class Machine {
   PickleTree tree_;
   Ids stack_;
   std::vector<std::size_t> marks_;  // how many values of the stack are below each
-  std::unordered_map<std::uint64_t, PickleNodeId> memo_;
+  std::vector<PickleNodeId> memo_;  // of the numbers from 0
+  std::unordered_map<std::uint64_t, PickleNodeId> sparse_memo_;
+  std::vector<bool> is_shared_;  // a node that the memo or several nodes may have
+  Ids discarded_;                // nodes that nothing has
   std::vector<Storage> storages_;
   std::vector<Extent> extents_;
+  std::vector<std::string_view> texts_;  // keys that are compared
+  std::vector<std::int64_t> integers_;
   std::size_t charged_ = 0;
   bool has_stopped_ = false;
 };

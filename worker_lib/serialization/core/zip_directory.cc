@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
+#include <string_view>
+#include <unordered_set>
 
 #include "base/concat.h"
 #include "base/is_control.h"
@@ -116,27 +117,30 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
   if (bytes > entries.size()) return corrupt("its directory is damaged");
   const std::string_view name = entries.substr(kEntryBytes, name_bytes);
   if (std::ranges::any_of(name, is_control)) return corrupt("a record's name is not text");
-  const std::string record = concat("record '", name, "'");
+  const auto corrupt_record = [&](const char* what) {
+    return corrupt(concat("record '", name, "' ", what));
+  };
   std::uint64_t stored = entry.u32(20), size = entry.u32(24), header_at = entry.u32(42);
   if (!take_zip64(entries.substr(kEntryBytes + name_bytes, extra_bytes), size, stored, header_at))
-    return corrupt(record + " has no zip64 sizes");
-  if ((entry.u16(8) & kEncrypted) != 0) return unsupported(record + " is encrypted");
+    return corrupt_record("has no zip64 sizes");
+  if ((entry.u16(8) & kEncrypted) != 0)
+    return unsupported(concat("record '", name, "' is encrypted"));
   if (entry.u16(10) != 0)
-    return unsupported(record +
-                       " is compressed, as in TorchScript archives (torch.jit.save, and "
-                       "torch::save of C++); torch.save stores records as they are");
-  if (stored != size) return corrupt(record + " has two sizes");
-  if (!part(archive, header_at, kZipLocalBytes)) return corrupt(record + " is not at its position");
+    return unsupported(concat("record '", name,
+                              "' is compressed, as in TorchScript archives (torch.jit.save, and "
+                              "torch::save of C++); torch.save stores records as they are"));
+  if (stored != size) return corrupt_record("has two sizes");
+  if (!part(archive, header_at, kZipLocalBytes)) return corrupt_record("is not at its position");
   const auto header =
       read(archive.substr(static_cast<std::size_t>(header_at), kZipLocalBytes + name.size()));
   if (!header) return header.error();
   const Fields local(*header);
-  if (!local.is("PK\3\4")) return corrupt(record + " is not at its position");
+  if (!local.is("PK\3\4")) return corrupt_record("is not at its position");
   const auto at = header_at + kZipLocalBytes + local.u16(26) + local.u16(28);
   const auto contents = part(archive, at, size);
-  if (!contents) return corrupt(record + " reaches beyond the end of the file");
+  if (!contents) return corrupt_record("reaches beyond the end of the file");
   if (local.u16(26) != name.size() || header->substr(kZipLocalBytes) != name)
-    return corrupt(record + " has another name at its position");
+    return corrupt_record("has another name at its position");
   ZipRecord result{.name = std::string(name),
                    .bytes = *contents,
                    .crc = static_cast<std::uint32_t>(entry.u32(16))};
@@ -156,7 +160,10 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
   const auto entries = read(*all);
   if (!entries) return entries.error();
   std::vector<ZipRecord> records;
-  std::set<std::string_view> names;
+  const auto most = static_cast<std::size_t>(
+      std::min<std::uint64_t>(directory->entries, entries->size() / kEntryBytes));
+  records.reserve(most);
+  std::unordered_set<std::string_view> names(most);
   for (std::string_view left = *entries; !left.empty();) {
     Result<ZipRecord> record = take_entry(archive, left, read);
     if (!record) return record.error();
@@ -164,6 +171,7 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
   }
   if (records.size() != directory->entries) return corrupt("its directory lacks entries");
   std::vector<std::string_view> places;
+  places.reserve(records.size());
   for (const ZipRecord& record : records) {
     if (!names.insert(record.name).second)
       return corrupt("it has two records '" + record.name + "'");

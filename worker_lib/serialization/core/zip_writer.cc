@@ -11,7 +11,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kPieceBytes = 256 << 10;  // stays in a core's cache between CRC and copy
-constexpr std::size_t kExtraHeadBytes = 4;
+constexpr std::size_t kExtraHeadBytes = 4, kZip64HeadBytes = 4;
 constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
 // Sizes and CRC follow the record; names are UTF-8.
@@ -32,12 +32,11 @@ void add_facts(std::string& text, bool needs_zip64) {
   add32(text, 0);  // no time, so that the same state gives the same bytes
 }
 
-// Returns what follows a record's bytes.
-std::string trailer_of(std::uint64_t bytes, std::uint32_t crc) {
-  std::string trailer = "PK\7\10";
+// Makes what follows a record's bytes.
+void make_trailer(std::string& trailer, std::uint64_t bytes, std::uint32_t crc) {
+  trailer = "PK\7\10";
   add32(trailer, crc);
   for (int i = 0; i < 2; ++i) add_little_endian(trailer, bytes, is_large(bytes) ? 8 : 4);
-  return trailer;
 }
 
 }  // namespace
@@ -47,34 +46,33 @@ void ZipWriter::put(std::string_view bytes) {
   at_ += bytes.size();
 }
 
-void ZipWriter::add_header(const std::string& name, std::uint64_t bytes, std::size_t alignment) {
+void ZipWriter::add_header(std::string name, std::uint64_t bytes, std::size_t alignment) {
   DDPRUN_ASSERT(name.size() <= kMax16, "a record's name is short");
   DDPRUN_ASSERT(alignment <= kMax16 / 2, "the padding fits into the header");
-  const Record record{.name = name, .at = at_, .bytes = bytes};
-  const bool large = is_large(record.bytes);
-  std::string extra;
-  if (large) {
-    add16(extra, kZip64Extra);
-    add16(extra, 16);
-    add64(extra, record.bytes);
-    add64(extra, record.bytes);
-  }
-  const std::uint64_t unpadded =
-      at_ + kZipLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
+  const bool large = is_large(bytes);
+  const std::size_t zip64_bytes = large ? kZip64HeadBytes + 16 : 0;
+  const std::uint64_t unpadded = at_ + kZipLocalBytes + name.size() + zip64_bytes + kExtraHeadBytes;
   const std::size_t padding = (alignment - unpadded % alignment) % alignment;
-  extra += "FB";  // LibTorch's mark for padding
-  add16(extra, padding);
-  extra.append(padding, 'Z');
 
-  std::string header = "PK\3\4";
-  add_facts(header, large);
-  add32(header, 0);  // the CRC follows the record, and so do
-  add32(header, 0);  // the sizes
-  add32(header, 0);
-  add16(header, name.size());
-  add16(header, extra.size());
-  records_.push_back(record);
-  put(header + name + extra);
+  text_ = "PK\3\4";
+  add_facts(text_, large);
+  add32(text_, 0);  // the CRC follows the record, and so do
+  add32(text_, 0);  // the sizes
+  add32(text_, 0);
+  add16(text_, name.size());
+  add16(text_, zip64_bytes + kExtraHeadBytes + padding);
+  text_ += name;
+  if (large) {
+    add16(text_, kZip64Extra);
+    add16(text_, 16);
+    add64(text_, bytes);
+    add64(text_, bytes);
+  }
+  text_ += "FB";  // LibTorch's mark for padding
+  add16(text_, padding);
+  text_.append(padding, 'Z');
+  records_.push_back({.name = std::move(name), .at = at_, .bytes = bytes});
+  put(text_);
 }
 
 void ZipWriter::add_bytes(std::string_view bytes, std::optional<std::uint32_t> crc) {
@@ -90,26 +88,28 @@ void ZipWriter::add_bytes(std::string_view bytes, std::optional<std::uint32_t> c
       put(piece);
     }
   }
-
-  put(trailer_of(record.bytes, record.crc));
+  make_trailer(text_, record.bytes, record.crc);
+  put(text_);
 }
 
 void ZipWriter::leave_out() {
   const Record& record = records_.back();
-  at_ += record.bytes + trailer_of(record.bytes, 0).size();
+  make_trailer(text_, record.bytes, 0);
+  at_ += record.bytes + text_.size();
 }
 
 std::vector<std::uint32_t> ZipWriter::crcs() const {
   std::vector<std::uint32_t> result;
+  result.reserve(records_.size());
   for (const Record& record : records_) result.push_back(record.crc);
   return result;
 }
 
 void ZipWriter::finish() {
-  std::string text;
+  std::string text, extra;
   for (const Record& record : records_) {
     const bool large = is_large(record.bytes), far = is_large(record.at);
-    std::string extra;
+    extra.clear();
     if (large || far) {
       add16(extra, kZip64Extra);
       add16(extra, (large ? 16 : 0) + (far ? 8 : 0));
@@ -130,7 +130,8 @@ void ZipWriter::finish() {
     add16(text, 0);  // no attributes
     add32(text, 0);
     add32(text, std::min(record.at, kZipMax32));
-    text += record.name + extra;
+    text += record.name;
+    text += extra;
   }
   // The 64-bit end record is always written, as LibTorch does. So there is one form, which every
   // test reads.

@@ -34,8 +34,8 @@ class ZipWriter {
 
   // Writes a record. name: up to 65535 bytes, different from all other records' names. crc: of
   // the bytes, if it is known.
-  void add(const std::string& name, std::string_view bytes, std::optional<std::uint32_t> crc = {}) {
-    add_header(name, bytes.size());
+  void add(std::string name, std::string_view bytes, std::optional<std::uint32_t> crc = {}) {
+    add_header(std::move(name), bytes.size());
     add_bytes(bytes, crc);
   }
   // Writes the bytes after the last record: the directory.
@@ -43,8 +43,7 @@ class ZipWriter {
 
   // Adds the header, the first part of add(). The bytes begin at a multiple of `alignment`, which
   // is a multiple of kRecordAlignment, and up to 32 KiB.
-  void add_header(const std::string& name, std::uint64_t bytes,
-                  std::size_t alignment = kRecordAlignment);
+  void add_header(std::string name, std::uint64_t bytes, std::size_t alignment = kRecordAlignment);
   // Adds the bytes, after the header.
   void add_bytes(std::string_view bytes, std::optional<std::uint32_t> crc = {});
   // Leaves the bytes out after the header, because another writer writes them and their CRC.
@@ -69,6 +68,7 @@ class ZipWriter {
 
   const WriteBytes write_;
   std::vector<Record> records_;
+  std::string text_;      // of the header or trailer that is written
   std::uint64_t at_ = 0;  // position of the next byte
 };
 

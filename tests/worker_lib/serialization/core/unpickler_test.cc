@@ -219,6 +219,65 @@ TEST(Unpickler, AStateDictOfPython) {
   EXPECT_TRUE(described("p").requires_grad);
 }
 
+// The arguments of a tensor make room for the next one's, unless the pickle can still refer to
+// them: from the memo, or from another value that has the same items.
+TEST(Unpickler, OnlyArgumentsThatNothingElseHasAreGivenUp) {
+  const std::string begin =
+      "ctorch._utils\n_rebuild_tensor_v2\n(" + storage("FloatStorage", 8) + wide(0);
+  const std::string end = tuple({4, 1}) + "\x89" + "ccollections\nOrderedDict\n)Rt";
+  const std::string sizes = begin + tuple({2, 4}) + "q\x01" + end + "R";
+  const std::string size = begin + "ctorch\nSize\n" + tuple({2, 4}) + "q\x02\x85R" + end + "R";
+  const std::string arguments = begin + tuple({2, 4}) + end + "q\x03R";
+  const std::string again = "ctorch._utils\n_rebuild_tensor_v2\nh\x03R";
+  const auto tree = unpickle(pickled("(" + sizes + size + arguments + tensor(7, {1}, {99}) +
+                                     text("a") + text("b") + "h\x01h\x02" + again + "t"));
+  ASSERT_TRUE(tree) << tree.error().message();
+  const std::vector<PickleNodeId>& items = (*tree)[tree->top].items;
+  ASSERT_EQ(items.size(), 9u);
+  EXPECT_EQ((*tree)[items[4]].text, "a");
+  EXPECT_EQ((*tree)[items[5]].text, "b");
+  for (const std::size_t i : {6u, 7u}) {
+    std::vector<std::int64_t> values;
+    for (const PickleNodeId id : (*tree)[items[i]].items) values.push_back((*tree)[id].integer);
+    EXPECT_THAT(values, ElementsAre(2, 4)) << i;
+  }
+  EXPECT_THAT(tree->tensors.at(3).strides, ElementsAre(99));
+  EXPECT_THAT(tree->tensors.at(4).sizes, ElementsAre(2, 4));
+
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += tensor(0, {2, 4}, {4, 1});
+  const auto large = unpickle(pickled("(" + many + "t"));
+  ASSERT_TRUE(large) << large.error().message();
+  EXPECT_EQ(large->tensors.size(), 1000u);
+  EXPECT_LT(large->nodes.size(), 1100u);
+}
+
+TEST(Unpickler, NumbersOfTheMemoMayHaveGaps) {
+  const auto tree =
+      unpickle(pickled("(" + text("a") + "q\x05" + text("b") + "q\0"s + text("c") + "q\x01" +
+                       text("d") + "q\x05" + text("e") + "\x94" + "h\x05h\0h\x01h\x03"s + "t"));
+  ASSERT_TRUE(tree) << tree.error().message();
+  std::string texts;
+  for (const PickleNodeId id : (*tree)[tree->top].items) texts += (*tree)[id].text;
+  EXPECT_EQ(texts, "abcdedbce");
+  expect_refused(pickled("(" + text("a") + "q\x05" + "h\x04" + "t"), ErrorKind::kCorrupt,
+                 "refers to value 4, which it has not");
+}
+
+TEST(Unpickler, KeysOfAllKindsAreThereOnce) {
+  const auto dict = [](const std::string& keys) { return unpickle(pickled("}(" + keys + "u")); };
+  EXPECT_TRUE(dict(text("b") + "N" + text("a") + "N"));
+  EXPECT_TRUE(dict("K\x02NK\x01N"));
+  EXPECT_TRUE(dict("K\x01N" + text("1") + "N\x88N"));
+  for (const std::string& twice :
+       {text("b") + "N" + text("a") + "N" + text("b") + "N", "K\x01NK\x02NK\x01N"s,
+        "K\x01N" + text("1") + "NK\x01N", "K\x01N" + wide(1) + "N"}) {
+    const auto tree = dict(twice);
+    ASSERT_FALSE(tree);
+    EXPECT_THAT(tree.error().message(), HasSubstr("is there twice"));
+  }
+}
+
 TEST(Unpickler, ByteStoragesLeaveTheDtypeToTheTensor) {
   const std::string v3 = "ctorch._utils\n_rebuild_tensor_v3\n((" + text("storage") +
                          "ctorch.storage\nUntypedStorage\n" + text("1") + text("cpu") + wide(5) +
