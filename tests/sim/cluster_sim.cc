@@ -4,6 +4,7 @@
 #include <cctype>
 #include <csignal>
 
+#include "base/exit_codes.h"
 #include "rendezvous/persistence/state_codec.h"
 
 namespace ddprun::sim {
@@ -636,12 +637,17 @@ AgentStatus ClusterSim::status_of(const Agent& agent) const {
 }
 
 // Checks that the books of the job have a cause for each instant since its begin, also after
-// restarts of the service that keep its state. The journal has whole milliseconds.
+// restarts of the service that keep its state. The journal has whole milliseconds. An agent that
+// comes after the end of the job begins another one. It has books of its own, unless the job was
+// saved.
 void ClusterSim::check_times() {
   const Membership* job = service_->find(kJob);
-  if (!job || (life_ != books_life_ && !keeps_state_)) job_began_.reset();
+  const bool has_ended = job && job->phase() == JobPhase::kEnded;
+  if (!job || (life_ != books_life_ && !keeps_state_) ||
+      (has_ended && job->verdict()->exit_code != to_int(ExitCode::kSaved)))
+    job_began_.reset();
   books_life_ = life_;
-  if (!job || job->phase() == JobPhase::kEnded) return;
+  if (!job || has_ended) return;
   const Duration wall = job->times(now_)->wall();
   if (!job_began_) job_began_ = now_ - wall;
   const Duration off = wall - (now_ - *job_began_);
