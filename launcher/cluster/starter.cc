@@ -69,8 +69,7 @@ bool signal_tasks(const std::string& job, int signal) {
 }  // namespace
 
 std::vector<std::string> starter_command(const ClusterPlan& plan,
-                                         const std::vector<std::string>& arguments,
-                                         bool takes_options) {
+                                         const std::vector<std::string>& arguments) {
   std::vector<std::string> variables = plan.starter_variables;
   // srun gives the step's name to its tasks. A program may name its files by the job.
   if (const char* name = std::getenv("SLURM_JOB_NAME"); name && plan.starter_is_srun)
@@ -82,7 +81,6 @@ std::vector<std::string> starter_command(const ClusterPlan& plan,
   if (!variables.empty()) append({"env"});
   append(variables);
   append({own_program()});
-  if (takes_options) append(plan.starter_options);
   append(arguments);
 
   std::vector<std::string> command = plan.starter;

@@ -172,15 +172,11 @@ Result<NodeAgent> prepare_node(NodeJob job) {
 int start_nodes(const CommandLine& line, std::vector<std::string> arguments) {
   const LaunchOptions& options = line.options;
   const ClusterPlan& plan = *options.cluster;
-  const auto workers = std::ranges::find_if(line.settings, [](const OptionSetting& setting) {
-    return setting.option->name == "nproc-per-node" && !setting.texts.empty();
-  });
   // What a dry run prints is what a run executes.
   if (options.command == LaunchCommand::kDryRun)
     if (const auto word = std::ranges::find(arguments, "--dry-run"); word != arguments.end())
       arguments.erase(word);
-  const std::vector<std::string> command =
-      starter_command(plan, arguments, workers == line.settings.end());
+  const std::vector<std::string> command = starter_command(plan, arguments);
   std::string text = to_sentence(plan, 0, options.taken) + ":";
   for (const std::string& word : command) text += " " + in_shell_words(word);
   if (options.command == LaunchCommand::kDryRun) return tell("ddprun: " + text + "\n");

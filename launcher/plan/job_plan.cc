@@ -183,6 +183,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (const std::string step = slurm_step(environment_variable); !step.empty()) {
     setenv(kStepVariable, step.c_str(), 1);
   }
+  unsetenv(kTasksVariable);
   std::vector<std::string>& remarks = config.rendezvous.remarks;
   remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());
   for (const auto& more : {binding->remarks, remarks_on_ranks(options, *slots)}) {

@@ -52,11 +52,10 @@ struct ClusterPlan {
   std::string gpu_remedy;  // ... to let a task see the GPUs of all tasks
 
   // Not empty: the scheduler did not start this process on each node. It is the command that
-  // starts one ddprun on each, without ddprun and its arguments; and variables (NAME=VALUE) and
-  // options that those ddpruns cannot take from the scheduler.
+  // starts one ddprun on each, without ddprun and its arguments; and variables (NAME=VALUE) that
+  // those ddpruns cannot take from the scheduler.
   std::vector<std::string> starter;
   std::vector<std::string> starter_variables;
-  std::vector<std::string> starter_options;
   bool starter_is_srun = true;  // false: like rsh, it takes one line for a shell
   // Not empty: no command of ours can start it on each node; why, and what the user can do.
   std::string no_starter;
@@ -81,6 +80,11 @@ std::string remark_on_cpus(const ClusterPlan& plan, int usable_cpus);
 inline constexpr const char* kStepVariable = "DDPRUN_SLURM_STEP";
 // Returns the value of that variable. Empty: this process is in no job.
 std::string slurm_step(const EnvLookup& lookup);
+
+// The tasks on each node that a job of Slurm was asked for, as SLURM_TASKS_PER_NODE has them. A
+// ddprun that starts others by srun passes it to them: their step has one task on each node. They
+// remove it, so that their workers do not inherit it.
+inline constexpr const char* kTasksVariable = "DDPRUN_TASKS_PER_NODE";
 
 // What a job takes from the plan: the number of workers only; or also how the nodes meet; or
 // nothing, because this ddprun only starts the ddpruns of all nodes, or waits for one.

@@ -55,14 +55,13 @@ std::optional<int> gpus_of_step(const EnvLookup& lookup) {
   return granted.empty() ? std::nullopt : visible_of(count_devices(granted), lookup);
 }
 
-// Returns the number of tasks on each node that the user asked for. nullopt: none was asked for, or
-// the nodes differ. Slurm counts tasks without being asked, too. Then SLURM_NTASKS is not set.
-std::optional<int> asked_tasks(const EnvLookup& lookup) {
-  if (!lookup("SLURM_NTASKS")) return std::nullopt;
-  const Result<std::vector<int>> tasks = expand_counts(lookup("SLURM_TASKS_PER_NODE").value_or(""));
-  if (!tasks || tasks->empty()) return std::nullopt;
-  const auto [least, most] = std::ranges::minmax(*tasks);
-  return least == most && most > 1 ? std::optional(most) : std::nullopt;
+// Returns how many tasks of `text`, such as "8(x2),4", are on this node. nullopt: it does not say,
+// or no node has several.
+std::optional<int> tasks_of_node(const std::string& text, std::size_t nodes,
+                                 std::size_t node_rank) {
+  const Result<std::vector<int>> tasks = expand_counts(text);
+  if (!tasks || tasks->size() != nodes || std::ranges::max(*tasks) < 2) return std::nullopt;
+  return (*tasks)[node_rank];
 }
 
 // Returns the names in `list`, the value of the variable `name`.
@@ -150,6 +149,12 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.remedy = "srun --ntasks-per-node=1";
   plan.workers = gpus_of_step(lookup);
   plan.workers_are = "GPUs of the step";
+  // Several tasks of the step are counted by themselves.
+  if (!plan.workers && plan.tasks == 1) {
+    plan.workers =
+        tasks_of_node(lookup(kTasksVariable).value_or(""), nodes->size(), *node_rank);
+    plan.workers_are = "tasks of the job";
+  }
   plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
   plan.cpu_remedy = "srun --cpu-bind=none";
   plan.gpu_remedy = "srun --gpu-bind=none";
@@ -198,12 +203,16 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     return plan;
   }
   if (plan.nodes > 1 || here.empty()) plan.starter = srun_on(nodes->size(), lookup);
-  const std::optional<int> tasks = asked_tasks(lookup);
-  if (plan.workers || !tasks) return plan;
+  // Slurm counts tasks without being asked, too. Then SLURM_NTASKS is not set.
+  const std::string asked =
+      lookup("SLURM_NTASKS") ? lookup("SLURM_TASKS_PER_NODE").value_or("") : "";
+  const std::optional<int> tasks = tasks_of_node(asked, nodes->size(), 0);
+  if (!tasks) return plan;
+  // The nodes of the step may have GPUs, even if this host has none.
+  plan.starter_variables = {concat(kTasksVariable, "=", asked)};
+  if (plan.workers) return plan;
   plan.workers = tasks;
   plan.workers_are = "tasks of the job";
-  // The step has one task on each node.
-  plan.starter_options = {concat("--nproc-per-node=", *tasks)};
   return plan;
 }
 

@@ -166,7 +166,7 @@ echo "code \$?"
 SCRIPT
 timeout 60 slurm-cluster run sbatch --wait batch.sh >/dev/null 2>&1
 check "the command is printed" grep -q \
-  'Slurm job [0-9]*: 2 nodes: srun --nodes=2 .*/ddprun --nproc-per-node=2 sh five.sh batch$' \
+  'Slurm job [0-9]*: 2 nodes: srun .*DDPRUN_TASKS_PER_NODE=2(x2). .*/ddprun sh five.sh batch$' \
   batch.log
 for rank in 0 1 2 3; do
   check "rank $rank of the script ran" \

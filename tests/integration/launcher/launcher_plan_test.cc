@@ -300,11 +300,22 @@ TEST_F(BatchScriptTest, TellsTheCommandThatStartsDdprunOnEachNode) {
   const std::regex line(
       "ddprun: Slurm job 812: 2 nodes: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
       "--cpu-bind=none --export=ALL --kill-on-bad-exit=0 --wait=0 --job-name=ddprun-[0-9]+ "
-      "/[^ ]*/ddprun --nproc-per-node=4 --max-restarts=2 \\./train 'a b'\n");
+      "env 'DDPRUN_TASKS_PER_NODE=4\\(x2\\)' /[^ ]*/ddprun --max-restarts=2 \\./train 'a b'\n");
   EXPECT_TRUE(std::regex_match(dry->out(), line)) << dry->out();
-  auto given = start_task({"--dry-run", "--nproc-per-node=3", "./train"}, script_);
-  ASSERT_EQ(given->wait(), 0) << given->err();
-  EXPECT_THAT(given->out(), Not(HasSubstr("--nproc-per-node=4")));
+}
+
+// Its workers may start steps of their own, which have other tasks.
+TEST_F(BatchScriptTest, ANodeTakesTheTasksOfTheJobAndItsWorkersDoNot) {
+  const Variables step{{"SLURM_JOB_ID", "812"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_NODEID", "0"},
+                       {"SLURM_STEP_NODELIST", "node0"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                       {"DDPRUN_TASKS_PER_NODE", "3"}};
+  auto job = start_task({"sh", "-c", "echo \"${DDPRUN_TASKS_PER_NODE-none} of $WORLD_SIZE\""}, step);
+  ASSERT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("one node, 3 workers (tasks of the job)\n"));
+  EXPECT_THAT(job->out(), HasSubstr("none of 3"));
 }
 
 TEST_F(BatchScriptTest, OfAHeterogeneousJobCountsTheGpusOfThisNodeAlone) {

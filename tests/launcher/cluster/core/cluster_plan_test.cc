@@ -20,8 +20,7 @@ const ClusterPlan kPlan{.name = "Slurm step 812.0",
                         .workers = 2,
                         .workers_are = "GPUs of the step",
                         .cpus = 16,
-                        .cpu_remedy = "srun --cpu-bind=none",
-                        .starter_options = {"--nproc-per-node=2"}};
+                        .cpu_remedy = "srun --cpu-bind=none"};
 
 TEST(OptionTexts, AreWhatAUserWouldType) {
   EXPECT_THAT(option_texts(kPlan, Taken::kWorkers),

@@ -125,7 +125,6 @@ TEST(DetectSlurm, ABatchScriptStartsDdprunOnEachNodeOfItsJob) {
   EXPECT_THAT(plan.starter,
               ElementsAre("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
                           "--cpu-bind=none", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0"));
-  EXPECT_THAT(plan.starter_options, IsEmpty()) << "the step knows its GPUs";
   EXPECT_THAT(option_texts(plan, Taken::kStarter), IsEmpty());
   EXPECT_EQ(to_sentence(plan, 0, Taken::kStarter), "Slurm job 812: 2 nodes");
 }
@@ -162,11 +161,30 @@ TEST(DetectSlurm, AShellOfSallocStartsDdprunOnTheNodesOfItsJobEvenOnOne) {
 TEST(DetectSlurm, TasksThatWereAskedForBecomeWorkersOfEachNode) {
   Variables script = without(without(kBatchScript, "SLURM_GPUS_ON_NODE"), "SLURM_JOB_GPUS");
   script["SLURM_TASKS_PER_NODE"] = "8(x2)";
-  EXPECT_THAT(plan_of(script).starter_options, ElementsAre("--nproc-per-node=8"));
-  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8,4")).starter_options, IsEmpty());
-  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8(x")).starter_options, IsEmpty());
-  EXPECT_THAT(plan_of(with(script, "SLURM_GPUS_ON_NODE", "2")).starter_options, IsEmpty());
-  EXPECT_THAT(plan_of(without(script, "SLURM_NTASKS")).starter_options, IsEmpty());
+  EXPECT_EQ(plan_of(script).workers, 8) << "if --nnodes=1 is given";
+  EXPECT_THAT(plan_of(script).starter_variables, ElementsAre("DDPRUN_TASKS_PER_NODE=8(x2)"));
+  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8,4")).starter_variables,
+              ElementsAre("DDPRUN_TASKS_PER_NODE=8,4"));
+  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8(x")).starter_variables, IsEmpty());
+  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "1(x2)")).starter_variables, IsEmpty());
+  EXPECT_THAT(plan_of(without(script, "SLURM_NTASKS")).starter_variables, IsEmpty());
+}
+
+// salloc -N2 --ntasks-per-node=8 --gres=gpu:2 on a login node: only the step knows its GPUs.
+TEST(DetectSlurm, TheGpusOfTheStepComeBeforeTheTasksOfTheJob) {
+  Variables shell = with(kSallocShell, "SLURM_TASKS_PER_NODE", "8,4");
+  shell["SLURM_NTASKS"] = "12";
+  EXPECT_THAT(plan_of(shell).starter_variables, ElementsAre("DDPRUN_TASKS_PER_NODE=8,4"));
+  const Variables step = with(kStep, kTasksVariable, "8,4");
+  EXPECT_EQ(plan_of(step).workers, 2);
+  EXPECT_EQ(plan_of(step).workers_are, "GPUs of the step");
+  const Variables without_gpus = without(step, "SLURM_STEP_GPUS");
+  EXPECT_EQ(plan_of(without_gpus).workers, 4) << "the tasks of node 1";
+  EXPECT_EQ(plan_of(without_gpus).workers_are, "tasks of the job");
+  EXPECT_EQ(plan_of(with(without_gpus, kTasksVariable, "8")).workers, std::nullopt)
+      << "of other nodes";
+  // With several tasks in the step, those count.
+  EXPECT_EQ(plan_of(with(without_gpus, "SLURM_STEP_TASKS_PER_NODE", "5(x2)")).workers, 5);
 }
 
 // #SBATCH --ntasks-per-node=8 --gpus-per-task=1: srun would take one GPU for its one task.
