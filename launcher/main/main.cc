@@ -19,9 +19,11 @@
 #include "base/fail.h"
 #include "base/signal_names.h"
 #include "base/version.h"
+#include "base/worker_env.h"
 #include "base/worker_page.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/report_file.h"
+#include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/cluster/local_tasks.h"
 #include "launcher/cluster/starter.h"
 #include "launcher/guard/control_place.h"
@@ -40,6 +42,7 @@
 #include "launcher/plan/program.h"
 #include "launcher/process/core/shell_words.h"
 #include "launcher/process/signal_source.h"
+#include "launcher/process/slurm_step.h"
 #include "launcher/ssh/head.h"
 #include "launcher/ssh/remote.h"
 #include "rendezvous/auth/key_file.h"
@@ -223,6 +226,10 @@ int run_with_tasks(const LaunchOptions& options) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  for (const std::string& name :
+       inherited_variables(environment_variable, title_of_slurm_manager())) {
+    unsetenv(name.c_str());
+  }
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
     if (word == kNodeCommand && arguments.size() == 1) return run_far_end(prepare_node);

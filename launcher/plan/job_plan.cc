@@ -63,11 +63,12 @@ Duration grace_under_slurm(const std::string& conf) {
 }
 
 // Returns the job as Slurm's commands take it. One task of each array has the number of the whole
-// array, which would mean all of its tasks.
+// array, which would mean all of its tasks. In other jobs the variables of an array may be those of
+// the task that submitted them.
 std::string name_in_slurm(const std::string& job) {
-  const std::string array = environment_text("SLURM_ARRAY_JOB_ID");
   const std::string task = environment_text("SLURM_ARRAY_TASK_ID");
-  return array.empty() || task.empty() ? job : concat(array, "_", task);
+  const bool has_number_of_array = job == environment_text("SLURM_ARRAY_JOB_ID");
+  return has_number_of_array && !task.empty() ? concat(job, "_", task) : job;
 }
 
 // Plans what --requeue, --save-before-end and --checkpoint-signal ask for in a job of Slurm, and in

@@ -81,6 +81,11 @@ inline constexpr const char* kStepVariable = "DDPRUN_SLURM_STEP";
 // Returns the value of that variable. Empty: this process is in no job.
 std::string slurm_step(const EnvLookup& lookup);
 
+// Returns variables of Slurm that are another step's: sbatch and salloc pass those of the step in
+// which they were typed on. manager: the title of the slurmstepd above this process, such as
+// "slurmstepd: [812.batch]"; empty: it is not known.
+std::vector<std::string> inherited_variables(const EnvLookup& lookup, std::string_view manager);
+
 // The tasks on each node that a job of Slurm was asked for, as SLURM_TASKS_PER_NODE has them. A
 // ddprun that starts others by srun passes it to them: their step has one task on each node. They
 // remove it, so that their workers do not inherit it.

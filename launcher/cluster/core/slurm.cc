@@ -98,6 +98,24 @@ std::string slurm_step(const EnvLookup& lookup) {
   return job.empty() || step.empty() ? job : job + "." + step;
 }
 
+// Source: slurmstepd.c, which sets its title to the job and the step. Seen with Slurm 22.05. The
+// components of a heterogeneous job have numbers of their own.
+std::vector<std::string> inherited_variables(const EnvLookup& lookup, std::string_view manager) {
+  const std::size_t begin = std::min(manager.find('['), manager.size());
+  const std::size_t dot = manager.find('.', begin);
+  const std::size_t end = manager.find(']', begin);
+  if (dot == manager.npos || end == manager.npos || end < dot || lookup("SLURM_HET_SIZE"))
+    return {};
+  const std::string_view job = manager.substr(begin + 1, dot - begin - 1);
+  const std::string_view step = manager.substr(dot + 1, end - dot - 1);
+  if (!parse_number<std::uint64_t>(job)) return {};
+  constexpr const char* kStep = "SLURM_STEP_ID";
+  if (job != lookup(kJob).value_or("")) return {kStep, "SLURMD_NODENAME"};
+  const bool is_other = step == "batch" || parse_number<std::uint64_t>(step);
+  if (is_other && step != lookup(kStep).value_or("")) return {kStep};
+  return {};
+}
+
 Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   constexpr const char* kSign = "SLURM_STEP_ID";
   if (lookup(kSign).value_or("").empty() || lookup(kJob).value_or("").empty()) return std::nullopt;
@@ -122,9 +140,14 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
         .within("SLURM_NODEID");
   }
 
-  // A batch script that was submitted in a step has old variables of that step.
+  // A batch script that was submitted in a step, and a shell of salloc there, have old variables of
+  // that step. The job's list of a heterogeneous job has only one component.
+  const std::string& node = (*nodes)[*node_rank];
   const std::string here = lookup("SLURMD_NODENAME").value_or("");
-  if (!here.empty() && here != (*nodes)[*node_rank]) return std::nullopt;
+  if (!here.empty() && here != node) return std::nullopt;
+  const auto of_job = expand_node_list(lookup("SLURM_JOB_NODELIST").value_or(""));
+  if (of_job && !lookup("SLURM_HET_SIZE") && std::ranges::count(*of_job, node) == 0)
+    return std::nullopt;
 
   constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
   const Result<std::string> tasks_list = needed(lookup, kTasks, kSign);
@@ -180,7 +203,9 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     return invalid_value(job, "expected a number").within(kJob);
   const Result<std::vector<std::string>> nodes = nodes_of(list, kNodeList);
   if (!nodes && components < 2) return nodes.error();
-  const std::string here = lookup("SLURMD_NODENAME").value_or("");
+  // salloc may have been typed on a node of another job.
+  std::string here = lookup("SLURMD_NODENAME").value_or("");
+  if (nodes && components < 2 && std::ranges::count(*nodes, here) == 0) here.clear();
   const bool is_first = !nodes || nodes->empty() || here == nodes->front();
   if (!here.empty() && !is_first) return std::nullopt;  // a shell on another node
 

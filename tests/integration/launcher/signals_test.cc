@@ -272,6 +272,14 @@ TEST_F(TimeLimitTest, ATaskOfAnArrayIsNamedByItsIndex) {
   EXPECT_EQ(scontrol_calls(), "requeue 812_3\n");
 }
 
+// sbatch in the task passes its variables on.
+TEST_F(TimeLimitTest, AJobThatATaskOfAnArraySubmittedIsRequeuedItself) {
+  auto job =
+      start_job({"--requeue=2"}, {{"SLURM_ARRAY_JOB_ID", "811"}, {"SLURM_ARRAY_TASK_ID", "3"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(scontrol_calls(), "requeue 812\n");
+}
+
 TEST_F(TimeLimitTest, WithoutAnAnswerTheLimitOfTheEnvironmentCounts) {
   write_command("squeue", "echo 'squeue: error' >&2\nexit 1\n");
   auto job =

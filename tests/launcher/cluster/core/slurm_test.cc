@@ -263,6 +263,39 @@ TEST(DetectSlurm, ABatchScriptThatWasSubmittedInAStepIsNoTask) {
   EXPECT_EQ(plan_of(script).name, "Slurm job 812");
 }
 
+// salloc in such a shell passes them on to its own, on a node that is not of the new job.
+TEST(DetectSlurm, AShellOfSallocInAStepIsNoTask) {
+  Variables shell = kStep;
+  shell["SLURM_JOB_ID"] = "813";
+  shell["SLURM_JOB_NODELIST"] = "node[5-6]";
+  EXPECT_EQ(plan_of(shell).name, "Slurm job 813");
+  EXPECT_EQ(plan_of(shell).starter.front(), "srun");
+  EXPECT_EQ(plan_of(without(shell, "SLURMD_NODENAME")).name, "Slurm job 813");
+}
+
+// The title of slurmstepd tells them apart where the new job has the same node.
+TEST(DetectSlurm, VariablesOfAnotherStepAreInherited) {
+  const auto inherited = [](const Variables& variables, const char* manager) {
+    return inherited_variables(
+        [&](std::string_view name) -> std::optional<std::string> {
+          const auto found = variables.find(name);
+          return found == variables.end() ? std::nullopt : std::optional(found->second);
+        },
+        manager);
+  };
+  EXPECT_THAT(inherited(kStep, "slurmstepd: [812.batch]"), ElementsAre("SLURM_STEP_ID"));
+  EXPECT_THAT(inherited(kStep, "slurmstepd: [812.1]"), ElementsAre("SLURM_STEP_ID"));
+  EXPECT_THAT(inherited(kStep, "slurmstepd: [811.0]"),
+              ElementsAre("SLURM_STEP_ID", "SLURMD_NODENAME"))
+      << "the shell of salloc in step 811.0";
+  for (const char* own : {"slurmstepd: [812.0]", "slurmstepd: [812.interactive]",
+                          "slurmstepd: [812.extern]", "slurmstepd", "slurmstepd: [812",
+                          "slurmstepd: ]812.1[", "slurmstepd: [x.1]", "]", ""}) {
+    EXPECT_THAT(inherited(kStep, own), IsEmpty()) << own;
+  }
+  EXPECT_THAT(inherited(with(kStep, "SLURM_HET_SIZE", "2"), "slurmstepd: [813.0]"), IsEmpty());
+}
+
 TEST(DetectSlurm, AWorkerIsNoTaskButAJobThatItSubmitsIs) {
   EXPECT_FALSE(*detect(with(kStep, kStepVariable, "812.0")));
   EXPECT_TRUE(*detect(with(with(kStep, kStepVariable, "811.0"), "TORCHELASTIC_RUN_ID", "811.0")));
