@@ -18,6 +18,7 @@
 #include "base/small_file.h"
 #include "base/worker_env.h"
 #include "launcher/cluster/core/cluster_plan.h"
+#include "launcher/machine/machine.h"
 #include "launcher/options/config_file.h"
 #include "launcher/process/command_output.h"
 
@@ -275,6 +276,11 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
   if (!found) return is_wired || wiring.has_one_node() ? Result<void>() : found.error();
   if (!*found) return {};
   ClusterPlan& plan = **found;
+  if (plan.counts_gpus && sources.text_of("nproc-per-node").empty()) {
+    const Result<int> gpus = count_slots({.kind = SlotCount::Kind::kGpus});
+    if (gpus) plan.workers = *gpus;
+  }
+  if (plan.has_only_workers && !plan.workers) return {};
   if (plan.must_be_counted() && !is_wired && !wiring.has_one_node()) ask_for_nodes(plan);
   if (!plan.nodes_remedy.empty() && !wiring.nodes && !wiring.is_alone) {
     if (wiring.is_with_others) return invalid_argument(plan.nodes_remedy).within(plan.name);

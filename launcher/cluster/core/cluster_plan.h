@@ -34,6 +34,11 @@ struct ClusterPlan {
   std::optional<int> workers;
   std::string workers_are;
 
+  // No variable lists the GPUs that the scheduler gave: they are those that are visible here. The
+  // caller counts them.
+  bool counts_gpus = false;
+  bool has_only_workers = false;  // the plan says nothing else: without workers it says nothing
+
   // Several tasks on a node: local task 0 is the agent of the node, with a worker for each task.
   // The others wait for it.
   int tasks = 1;       // the most tasks that the scheduler started on one node of this job

@@ -107,12 +107,17 @@ Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup) {
   if (plan && !*plan) plan = plan_of_pytorchjob(lookup);
   if (plan && !*plan) plan = plan_of_pod(lookup);
   if (!plan) return plan;
-  // The device plugin of NVIDIA sets it to the GPUs of the container. Images set it to "all".
-  // Source: NVIDIA k8s-device-plugin, README.md, DEVICE_LIST_STRATEGY.
-  (*plan)->workers = listed_gpus(lookup, "NVIDIA_VISIBLE_DEVICES");
+  // The device plugin of NVIDIA sets it to the GPUs of the container, or, by its other strategies,
+  // to a directory or to "void". Other plugins do not set it. In these cases a container sees only
+  // its own GPUs. Images set it to "all". Source: NVIDIA k8s-device-plugin, README.md,
+  // DEVICE_LIST_STRATEGY.
+  constexpr const char* kList = "NVIDIA_VISIBLE_DEVICES";
+  const std::string list = lookup(kList).value_or("");
+  const bool is_directory = list.starts_with('/');
+  if (!is_directory) (*plan)->workers = listed_gpus(lookup, kList);
   (*plan)->workers_are = "GPUs of the pod";
-  const bool says_nothing = (*plan)->name == kPod && !(*plan)->workers;
-  if (says_nothing) return std::nullopt;
+  (*plan)->counts_gpus = is_directory || list.empty() || list == "void";
+  (*plan)->has_only_workers = (*plan)->name == kPod;
   return plan;
 }
 

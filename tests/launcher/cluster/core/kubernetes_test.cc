@@ -73,6 +73,12 @@ const Variables kJobSet{{"HOSTNAME", "train-node-1-0"},
                         {"PET_NNODES", "4"},
                         {"PET_RDZV_ENDPOINT", "train-node-0-0.train:29400"}};
 
+// Returns whether a pod is one of those that no controller says anything about.
+bool is_any_pod(const Variables& variables) {
+  const ClusterPlan plan = plan_of(variables);
+  return plan.has_only_workers && plan.nodes == 1 && !plan.workers;
+}
+
 TEST(DetectPod, PodsOfAJobSetWithTheSameIndexAreDifferentNodes) {
   const ClusterPlan plan = plan_of(kJobSet);
   EXPECT_EQ(plan.nodes, 4);
@@ -123,8 +129,8 @@ TEST(DetectPod, AnIndexIsNoRankIfTwoPodsMayHaveIt) {
 }
 
 TEST(DetectPod, AJobOfVolcanoWithoutThePluginPytorchIsAnyPod) {
-  EXPECT_FALSE(*detect(without(kVolcano, "RANK")));
-  EXPECT_FALSE(*detect(without(kVolcano, "MASTER_ADDR")));
+  EXPECT_TRUE(is_any_pod(without(kVolcano, "RANK")));
+  EXPECT_TRUE(is_any_pod(without(kVolcano, "MASTER_ADDR")));
 }
 
 TEST(DetectPod, AnIndexBeyondTheNodesIsNoRank) {
@@ -142,9 +148,23 @@ TEST(DetectPod, OtherPodsGiveTheirGpusOrNothing) {
   const Variables pod = without(kPod, "JOB_COMPLETION_INDEX");
   EXPECT_EQ(plan_of(pod).name, "Kubernetes pod");
   EXPECT_EQ(plan_of(pod).workers, 2);
-  EXPECT_FALSE(*detect(with(pod, "NVIDIA_VISIBLE_DEVICES", "all")));
-  EXPECT_FALSE(*detect(without(pod, "NVIDIA_VISIBLE_DEVICES")));
+  EXPECT_FALSE(plan_of(pod).counts_gpus);
   EXPECT_FALSE(*detect(without(kPod, "KUBERNETES_SERVICE_HOST"))) << "no pod";
+  for (const char* none : {"all", "none"}) {
+    const Variables without_list = with(pod, "NVIDIA_VISIBLE_DEVICES", none);
+    EXPECT_TRUE(is_any_pod(without_list)) << none;
+    EXPECT_FALSE(plan_of(without_list).counts_gpus) << none;
+  }
+}
+
+TEST(DetectPod, WithoutAListTheGpusAreThoseThatAreVisible) {
+  for (const char* text : {"", "void", "/var/run/nvidia-container-devices"}) {
+    const ClusterPlan plan = plan_of(with(kPod, "NVIDIA_VISIBLE_DEVICES", text));
+    EXPECT_TRUE(plan.counts_gpus) << text;
+    EXPECT_EQ(plan.workers, std::nullopt) << text;
+    EXPECT_FALSE(plan.has_only_workers) << "it has an index";
+  }
+  EXPECT_TRUE(plan_of(without(kPod, "NVIDIA_VISIBLE_DEVICES")).counts_gpus);
 }
 
 TEST(DetectPod, ReadsALeaderWorkerSet) {
@@ -177,12 +197,12 @@ TEST(DetectPod, ReadsAPyTorchJob) {
 
 // Such variables prove nothing if the pod's name does not agree with the rank.
 TEST(DetectPod, AWorkerInAPodOfAPyTorchJobIsNoPod) {
-  EXPECT_FALSE(*detect(with(kPyTorchJob, "LOCAL_RANK", "0")));
+  EXPECT_TRUE(is_any_pod(with(kPyTorchJob, "LOCAL_RANK", "0")));
   EXPECT_FALSE(*detect(with(kPyTorchJob, "TORCHELASTIC_RUN_ID", "none")));
-  EXPECT_FALSE(*detect(without(kPyTorchJob, "MASTER_ADDR")));
+  EXPECT_TRUE(is_any_pod(without(kPyTorchJob, "MASTER_ADDR")));
   for (const char* pod : {"train-worker-2", "train-worker-", "train-worker", "train-master-0",
                           "worker", "1", "-", ""}) {
-    EXPECT_FALSE(*detect(with(kPyTorchJob, "HOSTNAME", pod))) << pod;
+    EXPECT_TRUE(is_any_pod(with(kPyTorchJob, "HOSTNAME", pod))) << pod;
   }
 }
 
@@ -195,7 +215,7 @@ TEST(DetectPod, ReadsAJobOfVolcanoWithThePluginPytorch) {
 
 // The variables of torch.distributed alone may be those of a worker.
 TEST(DetectPod, MasterAddrProvesNothing) {
-  EXPECT_FALSE(*detect(without(kVolcano, "VC_MASTER_HOSTS")));
+  EXPECT_TRUE(is_any_pod(without(kVolcano, "VC_MASTER_HOSTS")));
   EXPECT_FALSE(*detect(with(kVolcano, "TORCHELASTIC_RUN_ID", "none"))) << "a worker";
   EXPECT_FALSE(*detect(with(kLeaderWorkerSet, "TORCHELASTIC_RUN_ID", "none")));
   EXPECT_FALSE(*detect(with(kPod, "TORCHELASTIC_RUN_ID", "none")));
@@ -208,7 +228,7 @@ TEST(DetectPod, KubeflowNeedsOnlyItsOptions) {
   EXPECT_EQ(plan.node_rank, 1);
   EXPECT_EQ(plan.workers, std::nullopt);
   EXPECT_EQ(plan.tasks, 1);
-  EXPECT_FALSE(*detect(kElasticPyTorchJob));
+  EXPECT_TRUE(is_any_pod(kElasticPyTorchJob));
 }
 
 // The pods of slurmd have variables of Kubernetes; so have jobs that were submitted in a pod.
