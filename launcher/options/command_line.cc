@@ -18,6 +18,7 @@
 #include "base/small_file.h"
 #include "base/worker_env.h"
 #include "launcher/cluster/core/cluster_plan.h"
+#include "launcher/cluster/core/pod_names.h"
 #include "launcher/machine/machine.h"
 #include "launcher/options/config_file.h"
 #include "launcher/process/command_output.h"
@@ -199,10 +200,14 @@ Wiring wiring_of(const Sources& sources) {
   return wiring;
 }
 
-// Returns whether a person typed this command into a shell. srun --pty gives a terminal to what it
-// starts, too.
+// Returns whether this process belongs to the command of its container: a shell that a person types
+// into, and kubectl exec, give each command a process group of its own.
+bool is_of_container() { return is_in_pod(environment_variable) && getpgrp() == getpgid(1); }
+
+// Returns whether a person typed this command into a shell. srun --pty, and a pod with tty: true,
+// give a terminal to what they start, too.
 bool is_typed() {
-  return isatty(STDIN_FILENO) == 1 &&
+  return isatty(STDIN_FILENO) == 1 && !is_of_container() &&
          first_line_of("/proc/" + std::to_string(getppid()) + "/comm") != "slurmstepd";
 }
 

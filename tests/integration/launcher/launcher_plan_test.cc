@@ -442,6 +442,29 @@ TEST_F(SlurmStepTest, ASchedulerThatNamesNoHostNeedsOnlyAnEndpoint) {
                                         "meet: give --rdzv-endpoint=HOST:PORT"));
 }
 
+// A container with `tty: true` has a terminal, into which nothing was typed. A person's shell gives
+// each command a process group of its own, as `setsid` does here.
+TEST_F(LauncherTest, TheCommandOfAPodWithATerminalWasNotTyped) {
+  const Arguments container{"unshare", "--pid", "--fork", "--mount-proc"};
+  ChildProcess probe(joined(container, {"true"}), environment());
+  if (probe.wait() != 0) GTEST_SKIP() << "no PID namespace can be made here";
+  ChildProcess::Options options = environment({{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                                               {"LWS_LEADER_ADDRESS", "train-0.train"},
+                                               {"LWS_GROUP_SIZE", "3"},
+                                               {"LWS_WORKER_INDEX", "1"}});
+  options.terminal = {80, 24};
+  const auto out_of = [&](const Arguments& command) {
+    ChildProcess dry(joined(container, command), options);
+    EXPECT_EQ(dry.wait(), 0) << dry.out();
+    return dry.out();
+  };
+  const std::string command = program("ddprun") + " --dry-run true";
+  EXPECT_THAT(out_of({program("ddprun"), "--dry-run", "true"}), HasSubstr("node 1 of 3"));
+  EXPECT_THAT(out_of({"sh", "-c", command + "; exit $?"}), HasSubstr("node 1 of 3"))
+      << "an entry script";
+  EXPECT_THAT(out_of({"sh", "-c", "setsid --wait " + command}), HasSubstr("one node, 1 worker"));
+}
+
 TEST_F(LauncherTest, ADryRunFindsWhatAStartWouldNotFind) {
   auto dry = start({"--dry-run", "./no-such-program"});
   EXPECT_EQ(dry->wait(), 2);
