@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/concat.h"
+#include "launcher/cluster/slurm_command.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/process/command_output.h"
 
@@ -22,8 +23,9 @@ struct SlurmJob {
 
 // Returns nullopt if Slurm does not answer.
 std::optional<SlurmJob> job_in_slurm(const std::string& job) {
-  const CommandOutput output = output_of(
-      {"squeue", "--noheader", "--jobs=" + job, "--format=%T|%k"}, Deadline(kSlurmPatience));
+  const CommandOutput output =
+      output_of(slurm_command({"squeue", "--noheader", "--jobs=" + job, "--format=%T|%k"}),
+                Deadline(kSlurmPatience));
   const std::size_t end = output.text.find('|');
   if (output.exit_code != 0 || end == output.text.npos) return std::nullopt;
   SlurmJob found{.state = output.text.substr(0, end), .comment = output.text.substr(end + 1)};
@@ -45,15 +47,16 @@ bool requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logg
   if (found) life.comment = found->comment;
   const RequeueDecision decision = decide_requeue(life);
   if (found && decision.comment != life.comment) {
-    output_of({"scontrol", "update", "JobId=" + job, "Comment=" + decision.comment},
-              Deadline(kSlurmPatience));
+    output_of(
+        slurm_command({"scontrol", "update", "JobId=" + job, "Comment=" + decision.comment}),
+        Deadline(kSlurmPatience));
   }
   if (!decision.why_not.empty()) {
     log.warning(concat("Slurm job ", job, " is not requeued: ", decision.why_not));
     return false;
   }
-  const CommandOutput done =
-      output_of({"scontrol", "requeue", job}, Deadline(kRequeuePatience), Stderr::kRead);
+  const CommandOutput done = output_of(slurm_command({"scontrol", "requeue", job}),
+                                       Deadline(kRequeuePatience), Stderr::kRead);
   const std::string times = concat(" (", life.requeues + 1, " of --requeue=", life.most, ")");
   if (done.exit_code == 0) {
     log.info(concat("Slurm job ", job, " is requeued", times));
