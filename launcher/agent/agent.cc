@@ -245,7 +245,8 @@ class Agent {
     return requeue_in_slurm(config_.watched_job,
                             {.most = *config_.options.requeue,
                              .requeues = count ? parse_number<int>(count).value_or(0) : 0,
-                             .step = highest_step_},
+                             .step = highest_step_,
+                             .had_workers = has_started_workers_},
                             was_terminated_, log_);
   }
 
@@ -352,6 +353,7 @@ class Agent {
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
+    has_started_workers_ = true;
     steps_ = {};
     suspended_for_ = {};
     report_period_ = kFirstReport;
@@ -674,6 +676,7 @@ class Agent {
   bool job_has_no_workers_ = false;           // as the service answered the last request to save
   TimePoint idle_until_;                      // see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
+  bool has_started_workers_ = false;          // on this node, in any generation
 
   SlurmTimeLimit time_limit_;
   OutputDrain output_drain_;
