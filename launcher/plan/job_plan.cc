@@ -246,7 +246,9 @@ Result<void> find_munge_of(AgentConfig& config) {
                why_not)
         .within("--require-auth");
   }
-  if (is_named(options.munge_socket)) {
+  const bool is_expected = options.cluster && !options.cluster->auth.empty() &&
+                           options.taken == Taken::kNodes && options.munge_socket != kNoMunge;
+  if (is_named(options.munge_socket) || is_expected) {
     config.rendezvous.remarks.push_back("munge is not used: " + why_not);
   }
   return {};

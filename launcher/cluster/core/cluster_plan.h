@@ -25,6 +25,9 @@ struct ClusterPlan {
   // Ports of that host where the nodes meet if the endpoint's is taken, in order. Empty: nowhere.
   std::vector<std::uint16_t> next_ports;
   std::string job_id;  // unlike that of any other job that runs
+  int attempt = 0;     // how often the scheduler has started the job again
+  // How the nodes of each job can prove who they are: "munge". Empty: the scheduler offers nothing.
+  std::string auth;
   // How the user gives the endpoint if the scheduler does not. Empty: by --rdzv-endpoint.
   std::string endpoint_remedy;
   // How the user gives the number of nodes. Not empty: there are other nodes, and it is not known.
@@ -85,6 +88,9 @@ std::string remark_on_cpus(const ClusterPlan& plan, int usable_cpus);
 inline constexpr const char* kStepVariable = "DDPRUN_SLURM_STEP";
 // Returns the value of that variable. Empty: this process is in no job.
 std::string slurm_step(const EnvLookup& lookup);
+
+// Returns how often Slurm has requeued this job.
+int requeues_in_slurm(const EnvLookup& lookup);
 
 // Returns variables of Slurm that are another step's: sbatch and salloc pass those of the step in
 // which they were typed on. manager: the title of the slurmstepd above this process, such as

@@ -37,6 +37,7 @@ constexpr std::uint64_t kFirstSpecialStep = 0xffff'fff0;
 constexpr std::uint64_t kStepsApart = 7919;
 
 constexpr const char* kJob = "SLURM_JOB_ID";
+constexpr const char* kMunge = "munge";  // runs on all nodes of most clusters
 
 // Returns how many of the granted GPUs are visible: CUDA_VISIBLE_DEVICES may have been set to fewer
 // by hand.
@@ -96,6 +97,10 @@ std::string slurm_step(const EnvLookup& lookup) {
   const std::string job = lookup(kJob).value_or("");
   const std::string step = lookup("SLURM_STEP_ID").value_or("");
   return job.empty() || step.empty() ? job : job + "." + step;
+}
+
+int requeues_in_slurm(const EnvLookup& lookup) {
+  return parse_number<int>(lookup("SLURM_RESTART_COUNT").value_or("")).value_or(0);
 }
 
 // Source: slurmstepd.c, which sets its title to the job and the step. Seen with Slurm 22.05. The
@@ -164,6 +169,8 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   ClusterPlan plan;
   plan.job_id = slurm_step(lookup);
   plan.name = concat("Slurm step ", plan.job_id);
+  plan.attempt = requeues_in_slurm(lookup);
+  plan.auth = kMunge;
   plan.nodes = static_cast<int>(nodes->size());
   plan.node_rank = static_cast<int>(*node_rank);
   meet_near(plan, nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart));
@@ -212,6 +219,8 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
   ClusterPlan plan;
   plan.job_id = job;
   plan.name = "Slurm job " + job;
+  plan.attempt = requeues_in_slurm(lookup);
+  plan.auth = kMunge;
   plan.nodes = nodes ? static_cast<int>(nodes->size()) : components;
   if (!here.empty()) {
     const std::optional<int> granted = parse_number<int>(lookup("SLURM_GPUS_ON_NODE").value_or(""));

@@ -145,6 +145,24 @@ TEST_F(SlurmStepTest, InAStepOfSlurmADryRunBeginsWithWhatWasTakenFromSlurm) {
   EXPECT_THAT(dry->out(), HasSubstr("  WORLD_SIZE=8\n"));
 }
 
+TEST_F(SlurmStepTest, ADryRunSaysWhichLifeOfTheJobItIsAndHowNodesAuthenticate) {
+  const Variables second = step_and({{"SLURM_RESTART_COUNT", "1"}});
+  const std::string nowhere = "--munge-socket=" + directory_ / "nowhere";
+  auto dry = start_task({"--dry-run", nowhere, "true"}, second);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_THAT(dry->out(), HasSubstr("rendezvous at node0:20812, requeued 1 time\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("remark: munge is not used: "));
+  EXPECT_THAT(dry->out(), HasSubstr("authentication: none: anyone who reaches the rendezvous"));
+  const std::string key = directory_.write("key", "0123456789abcdef\n");
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  auto with_key = start_task({"--dry-run", "--rdzv-key-file=" + key, "true"}, second);
+  ASSERT_EQ(with_key->wait(), 0) << with_key->err();
+  EXPECT_THAT(with_key->out(), HasSubstr("authentication: key\n"));
+  auto alone = start_task({"--dry-run", "--nnodes=1", "true"}, second);
+  EXPECT_THAT(alone->wait(), 0);
+  EXPECT_THAT(alone->out(), Not(HasSubstr("authentication")));
+}
+
 TEST_F(SlurmStepTest, WhatIsGivenWinsOverSlurm) {
   auto shown = start_task({"--nproc-per-node=2", "--print-config", "true"},
                           step_and({{"PET_RDZV_ID", "mine"}}));

@@ -58,6 +58,13 @@ TEST(ToSentence, SaysWhatWasTaken) {
             "Slurm step 812.0: 2 nodes, 1 worker, rendezvous at node0:20812");
 }
 
+TEST(ToSentence, SaysHowOftenTheJobWasRequeued) {
+  ClusterPlan plan = kPlan;
+  plan.attempt = 1;
+  EXPECT_EQ(to_sentence(plan, 1, Taken::kOneNode),
+            "Slurm step 812.0: one node, 1 worker, requeued 1 time");
+}
+
 TEST(RemarkOnCpus, SaysThatWorkersMayUseFewerCpusThanTheJobHas) {
   EXPECT_EQ(remark_on_cpus(kPlan, 16), "");
   EXPECT_EQ(remark_on_cpus(kPlan, 2),

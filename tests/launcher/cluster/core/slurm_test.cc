@@ -81,6 +81,15 @@ TEST(DetectSlurm, ReadsAStepOfSlurm) {
   EXPECT_EQ(plan.job_id, "812.0");
   EXPECT_EQ(plan.workers, 2);
   EXPECT_EQ(plan.tasks, 1);
+  EXPECT_EQ(plan.attempt, 0);
+  EXPECT_EQ(plan.auth, "munge");
+}
+
+TEST(DetectSlurm, CountsTheRequeuesOfTheJob) {
+  for (const Variables& first : {kStep, kBatchScript}) {
+    EXPECT_EQ(plan_of(with(first, "SLURM_RESTART_COUNT", "2")).attempt, 2);
+    EXPECT_EQ(plan_of(with(first, "SLURM_RESTART_COUNT", "many")).attempt, 0);
+  }
 }
 
 TEST(DetectSlurm, AllNodesOfAStepAgreeAndOtherStepsHaveAnotherPort) {
