@@ -57,6 +57,18 @@ std::string address_of_session() {
   return words.size() == 4 ? std::string(words[2]) : "";
 }
 
+// Returns a text that no other host has. A container with a network or processes of its own is a
+// host.
+std::string name_of_machine() {
+  std::string name = first_line_of("/proc/sys/kernel/random/boot_id");
+  for (const char* space : {"net", "pid", "uts"}) {
+    std::error_code unknown;
+    name += " " +
+            std::filesystem::read_symlink(concat("/proc/self/ns/", space), unknown).string();
+  }
+  return name;
+}
+
 // Reads `size` bytes of the head. nullopt: the head is gone.
 std::optional<std::string> read_bytes(std::size_t size) {
   std::string bytes(size, '\0');
@@ -236,7 +248,8 @@ AgentEnd watch(pid_t agent, int signals, Duration grace) {
 
 int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   std::signal(SIGPIPE, SIG_IGN);
-  tell(kGreetingMark, Greeted{0, kVersion, own_program(), address_of_session()});
+  tell(kGreetingMark,
+       Greeted{0, kVersion, own_program(), address_of_session(), name_of_machine()});
   std::optional<Result<NodePlan>> read = read_plan();
   if (!read) return to_int(ExitCode::kNodeLost);
   if (!*read) return fail("ddprun ssh-node", read->error(), ExitCode::kCannotStart);

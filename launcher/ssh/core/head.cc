@@ -106,8 +106,17 @@ void Head::on(const Greeted& event) {
                        options_.version, ": install the same version on all hosts"),
                 to_int(ExitCode::kCannotStart));
   }
+  // Two agents of one host would give their workers the same local ranks and GPUs.
+  const auto same = std::ranges::find(hosts_, event.machine, &Host::machine);
+  if (!event.machine.empty() && same != hosts_.end()) {
+    const std::string& other = name_of(static_cast<int>(same - hosts_.begin()));
+    return fail(event.host,
+                concat("it is the host ", other, " again: give it once, with all its slots"),
+                to_int(ExitCode::kUsage));
+  }
   host.phase = Phase::kGreeted;
   host.address = event.address;
+  host.machine = event.machine;
 }
 
 void Head::on(const Ready& event) {

@@ -33,12 +33,14 @@ struct HeadOptions {
 
 // --- events -------------------------------------------------------------------------------------
 
-// The far end said hello. address: that by which ssh reached it; empty: not known.
+// The far end said hello. address: that by which ssh reached it; empty: not known. machine: unlike
+// that of any other host; empty: not known.
 struct Greeted {
   int host = 0;
   std::string version;
   std::string program;
   std::string address;
+  std::string machine = {};
 };
 // The far end has accepted its plan. endpoint: of the rendezvous, from node 0 only.
 // grace: what its agent allows its workers, by all options and variables of that host.
@@ -131,6 +133,7 @@ class Head {
     Phase phase = Phase::kWaiting;
     TimePoint due{};               // of the greeting, or of Ready
     std::string address;           // by which ssh reached it; empty: not known
+    std::string machine;           // empty: not known
     std::optional<int> exit_code;  // of its agent
     bool is_disconnected = false;  // by this head
   };

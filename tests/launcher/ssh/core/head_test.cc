@@ -110,6 +110,19 @@ TEST(Head, RefusesAnotherVersion) {
   EXPECT_THAT(job.step(SshEnded{1, 0, ""}), ElementsAre("finish 64"));
 }
 
+// localhost and the host's own name, or a name and an address.
+TEST(Head, RefusesAHostUnderTwoNames) {
+  Job job(3);
+  job.start();
+  job.step(Greeted{0, "1", "/bin/ddprun", "", ""});
+  job.step(Greeted{1, "1", "/bin/ddprun", "", "machine 1"});
+  EXPECT_THAT(job.step(Greeted{2, "1", "/bin/ddprun", "", "machine 1"}),
+              testing::Contains("error host me@c: it is the host me@b again: give it once, with "
+                                "all its slots"));
+  for (const int host : {0, 1}) job.step(SshEnded{host, 255, ""});
+  EXPECT_THAT(job.step(SshEnded{2, 255, ""}), ElementsAre("finish 2"));
+}
+
 TEST(Head, NamesAllHostsThatDoNotAnswerInTime) {
   Job job(3);
   job.start();
