@@ -15,7 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/concat.h"
@@ -90,8 +92,8 @@ std::optional<Result<NodePlan>> read_plan() {
   return plan;
 }
 
-// Writes the file, unless it has these contents already: on a shared file system another host, or
-// the head itself, may be using it.
+// Writes the file, and makes its folders. Leaves a file that has these contents already: on a shared
+// file system another host, or the head itself, may be using it.
 Result<void> write_copy(const CopiedFile& copy, const std::string& bytes) {
   const std::string doing = "--copy: write " + copy.path;
   {
@@ -104,6 +106,11 @@ Result<void> write_copy(const CopiedFile& copy, const std::string& bytes) {
       read_all(old.get(), text.data(), text.size());
       if (text == bytes) return {};
     }
+  }
+  if (const auto folder = std::filesystem::path(copy.path).parent_path(); !folder.empty()) {
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed) return system_error(doing, failed.value());
   }
   const std::string draft = concat(copy.path, ".", random_hex(4));
   const UniqueFd file(
