@@ -28,7 +28,9 @@ struct HeadOptions {
   std::string program;             // its path, for messages
   Duration connect_timeout{};      // from the start of ssh to the far end's greeting
   Duration grace{};                // from the signal to the end of an agent, before Ready
-  int at_once = 64;                // how many hosts may connect at a time
+  // How long the commands that node 0 runs at the end of the job may take.
+  Duration end_commands{};
+  int at_once = 64;  // how many hosts may connect at a time
 };
 
 // --- events -------------------------------------------------------------------------------------
@@ -159,6 +161,8 @@ class Head {
   void end_all(int signal);
   void disconnect_all(bool by_force);
   void finish_if_all_ended();
+  // Returns how long agents may take from now on until the last one has ended.
+  Duration patience();
   std::string name_of(int host) const { return options_.hosts[static_cast<std::size_t>(host)]; }
   Host& at(int host) { return hosts_[static_cast<std::size_t>(host)]; }
   int count() const { return static_cast<int>(hosts_.size()); }

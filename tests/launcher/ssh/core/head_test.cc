@@ -266,6 +266,24 @@ TEST(Head, WaitsForTheLongestGraceOfAHost) {
   EXPECT_EQ(job.head.deadline(), job.now + seconds(90) + Head::kEndPatience);
 }
 
+// --on-end and --on-failure of node 0 run when all workers have ended.
+TEST(Head, WaitsForTheCommandsThatNode0RunsAtTheEnd) {
+  const auto deadline_after = [](int first) {
+    Job job(2);
+    job.head = Head({.hosts = Job::names(2),
+                     .version = "1",
+                     .program = "/bin/ddprun",
+                     .connect_timeout = seconds(10),
+                     .grace = seconds(30),
+                     .end_commands = seconds(60)});
+    job.run(2);
+    job.step(AgentEnded{first, 0});
+    return *job.head.deadline() - job.now - Head::kEndPatience;
+  };
+  EXPECT_EQ(deadline_after(1), seconds(30 + 60));
+  EXPECT_EQ(deadline_after(0), seconds(30)) << "node 0 has run them";
+}
+
 TEST(Head, PassesSignalsToAllAgents) {
   Job job(2);
   job.run(2);
