@@ -195,11 +195,15 @@ int start_nodes(const CommandLine& line, std::vector<std::string> arguments) {
 }
 
 // Waits for the ddprun of local task 0, which runs the workers of this node.
-int wait_for_task_0(const ClusterPlan& plan) {
+int wait_for_task_0(const LaunchOptions& options) {
+  const ClusterPlan& plan = *options.cluster;
+  // That ddprun may come late, as any node. It reports wrong options.
+  const Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  const Duration patience = rendezvous ? rendezvous->join_timeout : kDefaultJoinTimeout;
   // The scheduler sends signals to that ddprun, too.
   block_signals({kPassedSignals.begin(), kPassedSignals.end()});
   block_signals({kRelayedSignals.begin(), kRelayedSignals.end()});
-  const Result<int> code = wait_for_agent(plan.job_id);
+  const Result<int> code = wait_for_agent(plan.job_id, patience);
   if (code) return *code;
   const Error error = Error(code.error()).within("the ddprun of local task 0").within(plan.name);
   return fail(error,
@@ -259,7 +263,7 @@ int run(const std::vector<std::string>& arguments) {
   if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
   if (options.cluster && options.taken == Taken::kWait) {
     return command == LaunchCommand::kRun
-               ? wait_for_task_0(*options.cluster)
+               ? wait_for_task_0(options)
                : tell("ddprun: " + options.cluster->name + ": waits for local task 0\n");
   }
   if (command == LaunchCommand::kRun) return run_with_tasks(options);

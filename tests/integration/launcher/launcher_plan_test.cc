@@ -292,6 +292,13 @@ TEST_F(TwoTasksTest, AnAgentThatCannotStartEndsAllTasks) {
   EXPECT_EQ(other->err(), "") << "one task says it";
 }
 
+// Task 0 may come late, because its container is fetched.
+TEST_F(TwoTasksTest, TheOtherWaitsForTheAgentAsLongAsNodesMayTakeToJoin) {
+  auto other = start_local(1, {"--rdzv-conf=join_timeout=1", "true"});
+  EXPECT_EQ(other->wait(), 64) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("the ddprun of local task 0: it did not come within 1.0 s"));
+}
+
 TEST_F(TwoTasksTest, TheOtherDoesNotOutliveAKilledAgent) {
   auto agent = start_local(0, {"sh", "-c", "echo here; exec sleep 100"});
   ASSERT_TRUE(agent->wait_for_out("[rank 1] here")) << agent->err();
