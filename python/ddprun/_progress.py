@@ -79,7 +79,8 @@ def report_progress(step: int) -> None:
     Parameters
     ----------
     step
-        The number of the step, a signed integer of 64 bits.
+        The number of steps done so far, a signed integer of 64 bits. It must grow over the whole
+        training, also from one epoch to the next: ``--requeue`` ends a job whose step does not.
 
     Raises
     ------
