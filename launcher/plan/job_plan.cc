@@ -58,8 +58,8 @@ Duration grace_under_slurm(const std::string& conf) {
   const std::optional<Duration> kill_wait = conf.empty() ? std::nullopt : kill_wait_of(conf);
   if (!kill_wait) return kDefaultGraceUnderSlurm;
   constexpr Duration kMargin = std::chrono::seconds(5);
-  return std::clamp(*kill_wait - std::min(kMargin, *kill_wait * 2 / 5),
-                    Duration(std::chrono::seconds(1)), kDefaultGrace);
+  return std::max<Duration>(*kill_wait - std::min(kMargin, *kill_wait * 2 / 5),
+                            std::chrono::seconds(1));
 }
 
 // Returns the job as Slurm's commands take it. One task of each array has the number of the whole

@@ -66,7 +66,8 @@ struct FoundMunge {
 };
 
 // Returns the contents of slurm.conf, which is the file that SLURM_CONF names, or else
-// /etc/slurm/slurm.conf. Empty: the file does not exist or cannot be read.
+// /etc/slurm/slurm.conf or /run/slurm/conf/slurm.conf. Empty: the file does not exist or cannot be
+// read.
 std::string slurm_conf();
 
 // Returns munge for use by default. It is usable if the library can be loaded, and munged makes
