@@ -187,6 +187,16 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   }
   plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
   plan.cpu_remedy = "srun --cpu-bind=none";
+  // srun --exact gives a step fewer CPUs than the job has. With --cpus-per-task the user wants that.
+  const auto job_cpus = expand_counts(lookup("SLURM_JOB_CPUS_PER_NODE").value_or(""));
+  if (of_job && job_cpus && of_job->size() == job_cpus->size() && !lookup("SLURM_CPUS_PER_TASK")) {
+    const auto place = std::ranges::find(*of_job, node) - of_job->begin();
+    const int cpus = place < std::ssize(*job_cpus) ? (*job_cpus)[static_cast<std::size_t>(place)] : 0;
+    if (plan.cpus > 0 && cpus > plan.cpus) {
+      plan.cpus = cpus;
+      plan.cpu_remedy = concat("srun --cpus-per-task=", cpus / plan.tasks);
+    }
+  }
   plan.gpu_remedy = "srun --gpu-bind=none";
   if (plan.tasks == 1) return plan;
   const Result<std::uint64_t> local_task = needed_number(lookup, "SLURM_LOCALID", kSign);

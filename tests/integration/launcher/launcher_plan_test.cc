@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/small_file.h"
+#include "base/usable_cpus.h"
 #include "tests/integration/launcher/launcher_frame.h"
 
 namespace ddprun::testing_support {
@@ -226,6 +227,16 @@ TEST_F(SlurmStepTest, ARunBeginsWithWhatWasTakenFromSlurm) {
       start_shell({"--nproc-per-node=1"}, program("ddprun") + " sh -c 'echo $WORLD_SIZE'", alone);
   ASSERT_EQ(nested->wait(), 0) << nested->err();
   EXPECT_THAT(nested->out(), testing::EndsWith("1\n")) << "a worker is no task of Slurm";
+}
+
+TEST_F(SlurmStepTest, CpusThatWorkersMayNotUseAreReported) {
+  ChildProcess::Options options = environment(step_and({{"SLURM_CPUS_ON_NODE", "4096"}}));
+  options.input = "/dev/null";
+  const std::string cpu = std::to_string(usable_cpus().front());
+  ChildProcess dry({"taskset", "-c", cpu, program("ddprun"), "--dry-run", "true"}, options);
+  ASSERT_EQ(dry.wait(), 0) << dry.err();
+  EXPECT_THAT(dry.out(), HasSubstr("remark: Slurm step 812.0: workers may use 1 of the 4096 CPUs that "
+                                   "the job has on this node (all of them: srun --cpu-bind=none)\n"));
 }
 
 // srun -N2 --ntasks-per-node=8 --pty bash: the other tasks and nodes have no such command.

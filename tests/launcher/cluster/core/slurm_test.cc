@@ -354,6 +354,13 @@ TEST(DetectSlurm, SaysWhatATaskMayNotUse) {
   EXPECT_EQ(remark_on_cpus(plan, 2),
             "Slurm step 812.0: workers may use 2 of the 16 CPUs that the job has on "
             "this node (all of them: srun --cpu-bind=none)");
+  // srun --exact in a job of more CPUs
+  Variables narrow = with(kStep, "SLURM_JOB_CPUS_PER_NODE", "4,8");
+  EXPECT_EQ(remark_on_cpus(plan_of(narrow), 1),
+            "Slurm step 812.0: workers may use 1 of the 8 CPUs that the job has on this node (all "
+            "of them: srun --cpus-per-task=8)");
+  narrow["SLURM_CPUS_PER_TASK"] = "1";
+  EXPECT_EQ(remark_on_cpus(plan_of(narrow), 1), "") << "the user wants it";
   // srun --ntasks-per-node=2 --gpus-per-task=1
   Variables task = with(kStep, "SLURM_STEP_TASKS_PER_NODE", "2(x2)");
   EXPECT_EQ(remark_on_cpus(plan_of(task), 16), "");
