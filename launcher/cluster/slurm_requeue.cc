@@ -47,9 +47,8 @@ bool requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logg
   if (found) life.comment = found->comment;
   const RequeueDecision decision = decide_requeue(life);
   if (found && decision.comment != life.comment) {
-    output_of(
-        slurm_command({"scontrol", "update", "JobId=" + job, "Comment=" + decision.comment}),
-        Deadline(kSlurmPatience));
+    output_of(slurm_command({"scontrol", "update", "JobId=" + job, "Comment=" + decision.comment}),
+              Deadline(kSlurmPatience));
   }
   if (!decision.why_not.empty()) {
     log.warning(concat("Slurm job ", job, " is not requeued: ", decision.why_not));

@@ -98,8 +98,7 @@ std::string dry_run_text(const AgentConfig& config) {
           counted(config.slots, "worker") + " on this one, " +
           counted(options.max_restarts, "restart") + " at most\n";
   text += "meets: " + rendezvous_of(config) + "\n";
-  if (!config.rendezvous.is_local())
-    text += "authentication: " + authentication_of(config) + "\n";
+  if (!config.rendezvous.is_local()) text += "authentication: " + authentication_of(config) + "\n";
   text += "runs: " + in_shell_words(config.command.executable);
   for (const std::string& argument : config.command.arguments) {
     text += " " + in_shell_words(argument);

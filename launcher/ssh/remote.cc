@@ -65,8 +65,7 @@ std::string name_of_machine() {
   std::string name = first_line_of("/proc/sys/kernel/random/boot_id");
   for (const char* space : {"net", "pid", "uts"}) {
     std::error_code unknown;
-    name += " " +
-            std::filesystem::read_symlink(concat("/proc/self/ns/", space), unknown).string();
+    name += " " + std::filesystem::read_symlink(concat("/proc/self/ns/", space), unknown).string();
   }
   return name;
 }
@@ -92,8 +91,8 @@ std::optional<Result<NodePlan>> read_plan() {
   return plan;
 }
 
-// Writes the file, and makes its folders. Leaves a file that has these contents already: on a shared
-// file system another host, or the head itself, may be using it.
+// Writes the file, and makes its folders. Leaves a file that has these contents already: on a
+// shared file system another host, or the head itself, may be using it.
 Result<void> write_copy(const CopiedFile& copy, const std::string& bytes) {
   const std::string doing = "--copy: write " + copy.path;
   {
@@ -255,8 +254,7 @@ AgentEnd watch(pid_t agent, int signals, Duration grace) {
 
 int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   std::signal(SIGPIPE, SIG_IGN);
-  tell(kGreetingMark,
-       Greeted{0, kVersion, own_program(), address_of_session(), name_of_machine()});
+  tell(kGreetingMark, Greeted{0, kVersion, own_program(), address_of_session(), name_of_machine()});
   std::optional<Result<NodePlan>> read = read_plan();
   if (!read) return to_int(ExitCode::kNodeLost);
   if (!*read) return fail("ddprun ssh-node", read->error(), ExitCode::kCannotStart);

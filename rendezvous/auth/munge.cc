@@ -184,9 +184,9 @@ std::string slurm_conf() {
   // The last one is what slurmd has fetched where only the controller has a file. Source:
   // Slurm, "Configless Slurm".
   const std::vector<std::string> paths =
-      named && *named ? std::vector<std::string>{named}
-                      : std::vector<std::string>{"/etc/slurm/slurm.conf",
-                                                 "/run/slurm/conf/slurm.conf"};
+      named && *named
+          ? std::vector<std::string>{named}
+          : std::vector<std::string>{"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"};
   for (const std::string& path : paths) {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;

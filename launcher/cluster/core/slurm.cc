@@ -181,17 +181,18 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.workers_are = "GPUs of the step";
   // Several tasks of the step are counted by themselves.
   if (!plan.workers && plan.tasks == 1) {
-    plan.workers =
-        tasks_of_node(lookup(kTasksVariable).value_or(""), nodes->size(), *node_rank);
+    plan.workers = tasks_of_node(lookup(kTasksVariable).value_or(""), nodes->size(), *node_rank);
     plan.workers_are = "tasks of the job";
   }
   plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
   plan.cpu_remedy = "srun --cpu-bind=none";
-  // srun --exact gives a step fewer CPUs than the job has. With --cpus-per-task the user wants that.
+  // srun --exact gives a step fewer CPUs than the job has. With --cpus-per-task the user wants
+  // that.
   const auto job_cpus = expand_counts(lookup("SLURM_JOB_CPUS_PER_NODE").value_or(""));
   if (of_job && job_cpus && of_job->size() == job_cpus->size() && !lookup("SLURM_CPUS_PER_TASK")) {
     const auto place = std::ranges::find(*of_job, node) - of_job->begin();
-    const int cpus = place < std::ssize(*job_cpus) ? (*job_cpus)[static_cast<std::size_t>(place)] : 0;
+    const int cpus =
+        place < std::ssize(*job_cpus) ? (*job_cpus)[static_cast<std::size_t>(place)] : 0;
     if (plan.cpus > 0 && cpus > plan.cpus) {
       plan.cpus = cpus;
       plan.cpu_remedy = concat("srun --cpus-per-task=", cpus / plan.tasks);

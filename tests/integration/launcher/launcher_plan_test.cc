@@ -235,8 +235,9 @@ TEST_F(SlurmStepTest, CpusThatWorkersMayNotUseAreReported) {
   const std::string cpu = std::to_string(usable_cpus().front());
   ChildProcess dry({"taskset", "-c", cpu, program("ddprun"), "--dry-run", "true"}, options);
   ASSERT_EQ(dry.wait(), 0) << dry.err();
-  EXPECT_THAT(dry.out(), HasSubstr("remark: Slurm step 812.0: workers may use 1 of the 4096 CPUs that "
-                                   "the job has on this node (all of them: srun --cpu-bind=none)\n"));
+  EXPECT_THAT(dry.out(),
+              HasSubstr("remark: Slurm step 812.0: workers may use 1 of the 4096 CPUs that "
+                        "the job has on this node (all of them: srun --cpu-bind=none)\n"));
 }
 
 // srun -N2 --ntasks-per-node=8 --pty bash: the other tasks and nodes have no such command.
@@ -348,7 +349,8 @@ TEST_F(BatchScriptTest, ANodeTakesTheTasksOfTheJobAndItsWorkersDoNot) {
                        {"SLURM_STEP_NODELIST", "node0"},
                        {"SLURM_STEP_TASKS_PER_NODE", "1"},
                        {"DDPRUN_TASKS_PER_NODE", "3"}};
-  auto job = start_task({"sh", "-c", "echo \"${DDPRUN_TASKS_PER_NODE-none} of $WORLD_SIZE\""}, step);
+  auto job =
+      start_task({"sh", "-c", "echo \"${DDPRUN_TASKS_PER_NODE-none} of $WORLD_SIZE\""}, step);
   ASSERT_EQ(job->wait(), 0) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("one node, 3 workers (tasks of the job)\n"));
   EXPECT_THAT(job->out(), HasSubstr("none of 3"));
@@ -476,6 +478,26 @@ TEST_F(SlurmStepTest, ASchedulerThatNamesNoHostNeedsOnlyAnEndpoint) {
   EXPECT_EQ(without->wait(), 2);
   EXPECT_THAT(without->err(), HasSubstr("Hydra job: it has 2 nodes, but does not say where they "
                                         "meet: give --rdzv-endpoint=HOST:PORT"));
+}
+
+// The device plugin says "void", or names a directory. The driver of the test has two GPUs.
+TEST_F(LauncherTest, ThePodsGpusAreCountedIfNoVariableListsThem) {
+  const auto dry_run_in = [&](const Arguments& options, const char* driver, const char* list) {
+    auto dry =
+        start(joined({"--dry-run"}, options, {"true"}), {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                                                         {"NVIDIA_VISIBLE_DEVICES", list},
+                                                         {"LD_LIBRARY_PATH", FAKE_DRIVER_DIR},
+                                                         {"FAKE_DRIVER", driver}});
+    EXPECT_EQ(dry->wait(), 0) << dry->err();
+    return dry->out();
+  };
+  const std::string two = "ddprun: Kubernetes pod: one node, 2 workers (GPUs of the pod)\n";
+  EXPECT_THAT(dry_run_in({}, "well", "void"), testing::StartsWith(two));
+  EXPECT_THAT(dry_run_in({}, "well", "/var/run/nvidia-container-devices"),
+              testing::StartsWith(two));
+  EXPECT_THAT(dry_run_in({}, "well", "all"), Not(HasSubstr("Kubernetes"))) << "of an image";
+  EXPECT_THAT(dry_run_in({}, "mismatch", "void"), Not(HasSubstr("Kubernetes")));
+  EXPECT_THAT(dry_run_in({"--nproc-per-node=3"}, "well", "void"), HasSubstr("3 workers"));
 }
 
 // A container with `tty: true` has a terminal, into which nothing was typed. A person's shell gives

@@ -202,9 +202,9 @@ TEST_F(TimeLimitTest, VariablesThatSelectJobsHideNothing) {
                 "[ -z \"$SQUEUE_STATES$SQUEUE_USERS$SLURM_CLUSTERS\" ] || exit 0\n"
                 "case $* in\n  *%L*) echo 0:01;;\n  *) cat job;;\nesac\n");
   write_command("scontrol", "echo \"$* $SLURM_CLUSTERS\" >>calls\n");
-  auto job = start_job({"--requeue=2"}, {{"SQUEUE_STATES", "PENDING"},
-                                         {"SQUEUE_USERS", "root"},
-                                         {"SLURM_CLUSTERS", "other"}});
+  auto job = start_job(
+      {"--requeue=2"},
+      {{"SQUEUE_STATES", "PENDING"}, {"SQUEUE_USERS", "root"}, {"SLURM_CLUSTERS", "other"}});
   EXPECT_EQ(job->wait(), 75) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("the time limit of Slurm job 812 is near"));
   EXPECT_EQ(scontrol_calls(), "requeue 812 \n");

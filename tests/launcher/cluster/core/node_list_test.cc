@@ -34,9 +34,25 @@ TEST(ExpandNodeList, KeepsTheWidthOfTheFirstNumber) {
 }
 
 TEST(ExpandNodeList, RefusesWhatIsNoList) {
-  for (const char* bad : {"", ",", "a,", "a,,b", "a[", "a]", "a[1", "a[]", "a[1-]", "a[-2]",
-                          "a[3-1]", "a[x]", "a[1,]", "a[[1]]", "a[1]]", "a[1-2-3]",
-                          "a[9999999999999999999]", "a[0-99999999]", "a[0-99999999999]",
+  for (const char* bad : {"",
+                          ",",
+                          "a,",
+                          "a,,b",
+                          "a[",
+                          "a]",
+                          "a[1",
+                          "a[]",
+                          "a[1-]",
+                          "a[-2]",
+                          "a[3-1]",
+                          "a[x]",
+                          "a[1,]",
+                          "a[[1]]",
+                          "a[1]]",
+                          "a[1-2-3]",
+                          "a[9999999999999999999]",
+                          "a[0-99999999]",
+                          "a[0-99999999999]",
                           "a[0-999]b[0-999]"}) {
     EXPECT_FALSE(expand_node_list(bad)) << bad;
   }

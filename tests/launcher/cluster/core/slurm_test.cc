@@ -297,9 +297,9 @@ TEST(DetectSlurm, VariablesOfAnotherStepAreInherited) {
   EXPECT_THAT(inherited(kStep, "slurmstepd: [811.0]"),
               ElementsAre("SLURM_STEP_ID", "SLURMD_NODENAME"))
       << "the shell of salloc in step 811.0";
-  for (const char* own : {"slurmstepd: [812.0]", "slurmstepd: [812.interactive]",
-                          "slurmstepd: [812.extern]", "slurmstepd", "slurmstepd: [812",
-                          "slurmstepd: ]812.1[", "slurmstepd: [x.1]", "]", ""}) {
+  for (const char* own :
+       {"slurmstepd: [812.0]", "slurmstepd: [812.interactive]", "slurmstepd: [812.extern]",
+        "slurmstepd", "slurmstepd: [812", "slurmstepd: ]812.1[", "slurmstepd: [x.1]", "]", ""}) {
     EXPECT_THAT(inherited(kStep, own), IsEmpty()) << own;
   }
   EXPECT_THAT(inherited(with(kStep, "SLURM_HET_SIZE", "2"), "slurmstepd: [813.0]"), IsEmpty());

@@ -58,8 +58,9 @@ TEST(ParseHosts, ReadsNamesUsersAddressesAndSlots) {
 
 TEST(ParseHostfile, NamesTheLineThatIsWrong) {
   for (const char* bad :
-       {"a\nb slots=0", "a\nb slots=x", "a\nb slots", "a\nb slots=", "a\nb slots =", "a\nb = 4", "a\nb 4", "a\nb slot=4",
-        "a\nb slots=1 slots=2", "a\nb max_slots=x", "a\na", "a\n-x", "a\nslots=4"}) {
+       {"a\nb slots=0", "a\nb slots=x", "a\nb slots", "a\nb slots=", "a\nb slots =", "a\nb = 4",
+        "a\nb 4", "a\nb slot=4", "a\nb slots=1 slots=2", "a\nb max_slots=x", "a\na", "a\n-x",
+        "a\nslots=4"}) {
     ASSERT_FALSE(parse_hostfile(bad)) << bad;
     EXPECT_THAT(parse_hostfile(bad).error().message(), HasSubstr("line 2: ")) << bad;
   }
