@@ -200,7 +200,7 @@ TEST_F(TimeLimitTest, WorkersSaveBeforeItAndTheJobIsRequeued) {
 TEST_F(TimeLimitTest, VariablesThatSelectJobsHideNothing) {
   write_command("squeue",
                 "[ -z \"$SQUEUE_STATES$SQUEUE_USERS$SLURM_CLUSTERS\" ] || exit 0\n"
-                "case $* in\n  *%L*) echo 0:01;;\n  *) cat job;;\nesac\n");
+                "case $* in\n  *%L*) echo 0:00;;\n  *) cat job;;\nesac\n");
   write_command("scontrol", "echo \"$* $SLURM_CLUSTERS\" >>calls\n");
   auto job = start_job(
       {"--requeue=2"},
