@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -14,15 +13,16 @@
 #include "base/concat.h"
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
-#include "base/parse_number.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
+#include "base/worker_env.h"
 #include "launcher/agent/generation_store.h"
 #include "launcher/agent/job_report.h"
 #include "launcher/agent/node_workers.h"
 #include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
 #include "launcher/agent/terminal.h"
+#include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/cluster/slurm_requeue.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/control/server.h"
@@ -244,11 +244,11 @@ class Agent {
   bool requeue() {
     if (config_.watched_job.empty()) return false;
     output_drain_.flush();  // in a batch script, Slurm then ends this process
-    const char* const count = std::getenv("SLURM_RESTART_COUNT");
     return requeue_in_slurm(config_.watched_job,
                             {.most = *config_.options.requeue,
-                             .requeues = count ? parse_number<int>(count).value_or(0) : 0,
-                             .step = highest_step_},
+                             .requeues = requeues_in_slurm(environment_variable),
+                             .step = highest_step_,
+                             .had_workers = has_started_workers_},
                             was_terminated_ ? SlurmEnd::kBegun : SlurmEnd::kNotKnown, log_);
   }
 
@@ -383,6 +383,7 @@ class Agent {
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
+    has_started_workers_ = true;
     steps_ = {};
     suspended_for_ = {};
     report_period_ = kFirstReport;
@@ -706,6 +707,7 @@ class Agent {
   bool job_has_no_workers_ = false;           // as the service answered the last request to save
   TimePoint idle_until_;                      // see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
+  bool has_started_workers_ = false;          // on this node, in any generation
 
   SlurmTimeLimit time_limit_;
   OutputDrain output_drain_;

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/concat.h"
 #include "base/deadline.h"
 #include "base/peer_user.h"
@@ -24,7 +23,6 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kOthersCome = std::chrono::seconds(10);
-constexpr Duration kAgentComes = std::chrono::minutes(1);
 constexpr Duration kBetweenTries = std::chrono::milliseconds(20);
 constexpr const char* kOnlyOne = " (--no-detect: only one of the tasks is ddprun)";
 
@@ -77,9 +75,9 @@ void LocalTasks::end(int exit_code) {
   }
 }
 
-Result<int> wait_for_agent(const std::string& job_id) {
+Result<int> wait_for_agent(const std::string& job_id, Duration patience) {
   const Address address(job_id);
-  const Deadline deadline(kAgentComes);
+  const Deadline deadline(patience);
   while (true) {
     const Result<UniqueFd> agent = open_socket(0);
     if (!agent) return agent.error();
@@ -94,7 +92,7 @@ Result<int> wait_for_agent(const std::string& job_id) {
     }
     if (deadline.passed()) {
       return Error{.kind = ErrorKind::kTimeout,
-                   .cause = concat("it did not come within a minute", kOnlyOne)};
+                   .cause = concat("it did not come within ", patience, kOnlyOne)};
     }
     std::this_thread::sleep_for(kBetweenTries);  // a name gives no event when it appears
   }

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -27,8 +28,8 @@ class LocalTasks {
 };
 
 // Waits until the agent of this node ends, and returns its exit code. Signals do not end the wait:
-// the scheduler sends them to the agent, too. kTimeout: no agent came within a minute.
+// the scheduler sends them to the agent, too. kTimeout: no agent came within `patience`.
 // kConnection: the agent was killed.
-Result<int> wait_for_agent(const std::string& job_id);
+Result<int> wait_for_agent(const std::string& job_id, Duration patience);
 
 }  // namespace ddprun

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/concat.h"
+#include "launcher/cluster/slurm_command.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/process/command_output.h"
 
@@ -23,8 +24,9 @@ struct SlurmJob {
 
 // Returns nullopt if Slurm does not answer.
 std::optional<SlurmJob> job_in_slurm(const std::string& job) {
-  const CommandOutput output = output_of(
-      {"squeue", "--noheader", "--jobs=" + job, "--format=%T|%k"}, Deadline(kSlurmPatience));
+  const CommandOutput output =
+      output_of(slurm_command({"squeue", "--noheader", "--jobs=" + job, "--format=%T|%k"}),
+                Deadline(kSlurmPatience));
   const std::size_t end = output.text.find('|');
   if (output.exit_code != 0 || end == output.text.npos) return std::nullopt;
   SlurmJob found{.state = output.text.substr(0, end), .comment = output.text.substr(end + 1)};
@@ -36,7 +38,8 @@ std::optional<SlurmJob> job_in_slurm(const std::string& job) {
 
 // Stores the comment that decide_requeue() reads in the job's next life.
 void set_comment(const std::string& job, const std::string& comment) {
-  output_of({"scontrol", "update", "JobId=" + job, "Comment=" + comment}, Deadline(kSlurmPatience));
+  output_of(slurm_command({"scontrol", "update", "JobId=" + job, "Comment=" + comment}),
+            Deadline(kSlurmPatience));
 }
 
 enum class Requeue { kDone, kRefused, kNoAnswer, kEnding };
@@ -49,8 +52,8 @@ struct RequeueAnswer {
 // Asks Slurm to requeue the job. Slurm ends this step at the requeue, and with it scontrol,
 // sometimes before its answer. Then the job is ending (kEnding), as it also is after scancel.
 RequeueAnswer ask_to_requeue(const std::string& job) {
-  const CommandOutput done =
-      output_of({"scontrol", "requeue", job}, Deadline(kRequeuePatience), Stderr::kRead);
+  const CommandOutput done = output_of(slurm_command({"scontrol", "requeue", job}),
+                                       Deadline(kRequeuePatience), Stderr::kRead);
   if (done.exit_code == 0) return {Requeue::kDone, ""};
   const std::string cause = done.text.substr(0, done.text.find('\n'));
   if (!cause.empty()) return {Requeue::kRefused, cause};

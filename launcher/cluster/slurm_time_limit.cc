@@ -14,6 +14,7 @@
 #include "base/concat.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
+#include "launcher/cluster/slurm_command.h"
 #include "launcher/process/command_output.h"
 
 namespace ddprun {
@@ -70,9 +71,10 @@ void SlurmTimeLimit::go_on() {
 void SlurmTimeLimit::ask() {
   if (thread_.joinable()) thread_.join();  // it has posted its answer
   const Result<void> started = start_thread(thread_, "ddprun-limit", [this, stop = stop_.get()] {
-    const std::string text = output_of({"squeue", "--noheader", "--jobs=" + job_, "--format=%L"},
-                                       Deadline(kSlurmPatience), Stderr::kDropped, stop)
-                                 .text;
+    const std::string text =
+        output_of(slurm_command({"squeue", "--noheader", "--jobs=" + job_, "--format=%L"}),
+                  Deadline(kSlurmPatience), Stderr::kDropped, stop)
+            .text;
     boost::asio::post(io_, [this, text] { answered(text); });
   });
   if (!started) answered("");

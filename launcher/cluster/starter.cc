@@ -18,6 +18,7 @@
 #include "base/spawn_program.h"
 #include "base/split.h"
 #include "base/wait_status.h"
+#include "launcher/cluster/slurm_command.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/process/command_output.h"
 #include "launcher/process/core/shell_words.h"
@@ -48,9 +49,9 @@ int execute(const std::vector<std::string>& command, bool passes_stdin, pid_t st
 // Returns the id of the step that the command made: "812.0". Empty: it made none yet.
 std::string step_of(const std::string& job) {
   const std::string ending = "|" + name_of_step();
-  const CommandOutput steps =
-      output_of({"squeue", "--steps", "--noheader", "--jobs=" + job, "--format=%i|%j"},
-                Deadline(kSlurmPatience));
+  const CommandOutput steps = output_of(
+      slurm_command({"squeue", "--steps", "--noheader", "--jobs=" + job, "--format=%i|%j"}),
+      Deadline(kSlurmPatience));
   for (std::string_view line : split(steps.text, '\n')) {
     line = line.substr(0, line.find_last_not_of(' ') + 1);
     if (line.ends_with(ending)) return std::string(line.substr(0, line.size() - ending.size()));
@@ -63,14 +64,14 @@ bool signal_tasks(const std::string& job, int signal) {
   const std::string step = step_of(job);
   if (step.empty()) return false;
   const std::string option = concat("--signal=", signal);
-  return output_of({"scancel", option, step}, Deadline(kSlurmPatience)).exit_code == 0;
+  return output_of(slurm_command({"scancel", option, step}), Deadline(kSlurmPatience)).exit_code ==
+         0;
 }
 
 }  // namespace
 
 std::vector<std::string> starter_command(const ClusterPlan& plan,
-                                         const std::vector<std::string>& arguments,
-                                         bool takes_options) {
+                                         const std::vector<std::string>& arguments) {
   std::vector<std::string> variables = plan.starter_variables;
   // srun gives the step's name to its tasks. A program may name its files by the job.
   if (const char* name = std::getenv("SLURM_JOB_NAME"); name && plan.starter_is_srun)
@@ -82,7 +83,6 @@ std::vector<std::string> starter_command(const ClusterPlan& plan,
   if (!variables.empty()) append({"env"});
   append(variables);
   append({own_program()});
-  if (takes_options) append(plan.starter_options);
   append(arguments);
 
   std::vector<std::string> command = plan.starter;

@@ -13,11 +13,9 @@
 
 namespace ddprun {
 
-// Returns the whole command. arguments: those of this ddprun. takes_options: the ddpruns get
-// plan.starter_options, too, because the user gave none of them.
+// Returns the whole command. arguments: those of this ddprun.
 std::vector<std::string> starter_command(const ClusterPlan& plan,
-                                         const std::vector<std::string>& arguments,
-                                         bool takes_options);
+                                         const std::vector<std::string>& arguments);
 
 // Runs the command until it ends, and returns its exit code. Each signal of `signals` goes to the
 // ddpruns of all nodes; a second SIGINT ends them at once. The command ends with this process. It

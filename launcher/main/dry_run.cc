@@ -23,6 +23,15 @@ std::string rendezvous_of(const AgentConfig& config) {
   return "";
 }
 
+// Returns how the nodes prove who they are.
+std::string authentication_of(const AgentConfig& config) {
+  if (!config.keys.empty()) return "key";
+  if (config.munge.munge) return "munge";
+  const TlsFiles& files = config.tls_files;
+  if (config.tls && !files.cert.empty() && files.has_authority()) return "certificates";
+  return "none: anyone who reaches the rendezvous can join";
+}
+
 std::string nodes_of(const NodeRange& nodes) {
   if (nodes.min == nodes.max) return counted(nodes.max, "node");
   return std::to_string(nodes.min) + " to " + counted(nodes.max, "node");
@@ -89,6 +98,7 @@ std::string dry_run_text(const AgentConfig& config) {
           counted(config.slots, "worker") + " on this one, " +
           counted(options.max_restarts, "restart") + " at most\n";
   text += "meets: " + rendezvous_of(config) + "\n";
+  if (!config.rendezvous.is_local()) text += "authentication: " + authentication_of(config) + "\n";
   text += "runs: " + in_shell_words(config.command.executable);
   for (const std::string& argument : config.command.arguments) {
     text += " " + in_shell_words(argument);

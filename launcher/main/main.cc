@@ -19,9 +19,11 @@
 #include "base/fail.h"
 #include "base/signal_names.h"
 #include "base/version.h"
+#include "base/worker_env.h"
 #include "base/worker_page.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/report_file.h"
+#include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/cluster/local_tasks.h"
 #include "launcher/cluster/starter.h"
 #include "launcher/guard/control_place.h"
@@ -40,6 +42,7 @@
 #include "launcher/plan/program.h"
 #include "launcher/process/core/shell_words.h"
 #include "launcher/process/signal_source.h"
+#include "launcher/process/slurm_step.h"
 #include "launcher/ssh/head.h"
 #include "launcher/ssh/remote.h"
 #include "rendezvous/auth/key_file.h"
@@ -172,15 +175,11 @@ Result<NodeAgent> prepare_node(NodeJob job) {
 int start_nodes(const CommandLine& line, std::vector<std::string> arguments) {
   const LaunchOptions& options = line.options;
   const ClusterPlan& plan = *options.cluster;
-  const auto workers = std::ranges::find_if(line.settings, [](const OptionSetting& setting) {
-    return setting.option->name == "nproc-per-node" && !setting.texts.empty();
-  });
   // What a dry run prints is what a run executes.
   if (options.command == LaunchCommand::kDryRun)
     if (const auto word = std::ranges::find(arguments, "--dry-run"); word != arguments.end())
       arguments.erase(word);
-  const std::vector<std::string> command =
-      starter_command(plan, arguments, workers == line.settings.end());
+  const std::vector<std::string> command = starter_command(plan, arguments);
   std::string text = to_sentence(plan, 0, options.taken) + ":";
   for (const std::string& word : command) text += " " + in_shell_words(word);
   if (options.command == LaunchCommand::kDryRun) return tell("ddprun: " + text + "\n");
@@ -196,11 +195,15 @@ int start_nodes(const CommandLine& line, std::vector<std::string> arguments) {
 }
 
 // Waits for the ddprun of local task 0, which runs the workers of this node.
-int wait_for_task_0(const ClusterPlan& plan) {
+int wait_for_task_0(const LaunchOptions& options) {
+  const ClusterPlan& plan = *options.cluster;
+  // That ddprun may come late, as any node. It reports wrong options.
+  const Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  const Duration patience = rendezvous ? rendezvous->join_timeout : kDefaultJoinTimeout;
   // The scheduler sends signals to that ddprun, too.
   block_signals({kPassedSignals.begin(), kPassedSignals.end()});
   block_signals({kRelayedSignals.begin(), kRelayedSignals.end()});
-  const Result<int> code = wait_for_agent(plan.job_id);
+  const Result<int> code = wait_for_agent(plan.job_id, patience);
   if (code) return *code;
   const Error error = Error(code.error()).within("the ddprun of local task 0").within(plan.name);
   return fail(error,
@@ -227,6 +230,10 @@ int run_with_tasks(const LaunchOptions& options) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  for (const std::string& name :
+       inherited_variables(environment_variable, title_of_slurm_manager())) {
+    unsetenv(name.c_str());
+  }
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
     if (word == kNodeCommand && arguments.size() == 1) return run_far_end(prepare_node);
@@ -256,7 +263,7 @@ int run(const std::vector<std::string>& arguments) {
   if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
   if (options.cluster && options.taken == Taken::kWait) {
     return command == LaunchCommand::kRun
-               ? wait_for_task_0(*options.cluster)
+               ? wait_for_task_0(options)
                : tell("ddprun: " + options.cluster->name + ": waits for local task 0\n");
   }
   if (command == LaunchCommand::kRun) return run_with_tasks(options);

@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "base/version.h"
 #include "base/worker_env.h"
+#include "launcher/agent/end_command.h"
 #include "launcher/process/core/shell_words.h"
 #include "launcher/process/own_program.h"
 
@@ -185,6 +186,8 @@ Result<HeadJob> plan_over_ssh(const CommandLine& line) {
   job.options.program = own_program();
   job.options.connect_timeout = options.connect_timeout;
   job.options.grace = options.shutdown_timeout.value_or(options.grace.value_or(kDefaultGrace));
+  for (const std::string& command : {options.on_end, options.on_failure})
+    if (!command.empty()) job.options.end_commands += kEndCommandTime;
   job.ssh = {.words = options.ssh,
              .program = job.options.program,
              .connect_timeout = options.connect_timeout,

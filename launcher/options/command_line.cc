@@ -14,9 +14,12 @@
 #include "base/host_port.h"
 #include "base/missing_value.h"
 #include "base/nearest_word.h"
+#include "base/parse_number.h"
 #include "base/small_file.h"
 #include "base/worker_env.h"
 #include "launcher/cluster/core/cluster_plan.h"
+#include "launcher/cluster/core/pod_names.h"
+#include "launcher/machine/machine.h"
 #include "launcher/options/config_file.h"
 #include "launcher/process/command_output.h"
 
@@ -191,15 +194,20 @@ Wiring wiring_of(const Sources& sources) {
     const Result<HostPort> address = parse_host_port(text, kDefaultRdzvPort);
     wiring.is_with_others |= !text.empty() && address && !is_loopback_host(address->host);
   }
+  wiring.is_with_others |= backend.starts_with("etcd");
   wiring.has_node_rank = !sources.text_of("node-rank").empty();
   if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) wiring.nodes = *given;
   return wiring;
 }
 
-// Returns whether a person typed this command into a shell. srun --pty gives a terminal to what it
-// starts, too.
+// Returns whether this process belongs to the command of its container: a shell that a person types
+// into, and kubectl exec, give each command a process group of its own.
+bool is_of_container() { return is_in_pod(environment_variable) && getpgrp() == getpgid(1); }
+
+// Returns whether a person typed this command into a shell. srun --pty, and a pod with tty: true,
+// give a terminal to what they start, too.
 bool is_typed() {
-  return isatty(STDIN_FILENO) == 1 &&
+  return isatty(STDIN_FILENO) == 1 && !is_of_container() &&
          first_line_of("/proc/" + std::to_string(getppid()) + "/comm") != "slurmstepd";
 }
 
@@ -235,7 +243,9 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
   const bool needs_endpoint = plan.nodes > 1 && plan.endpoint.host.empty();
   const bool is_own_job = wiring.is_alone || (plan.tasks > 1 && wiring.has_one_node());
   if (is_own_job || (wiring.is_by_hand && !needs_endpoint)) {
-    if (plan.tasks > 1 && wiring.nodes && !wiring.has_one_node()) return refuse_tasks(plan);
+    const bool meets_others = wiring.is_with_others && !wiring.is_alone;
+    if (plan.tasks > 1 && (meets_others || (wiring.nodes && !wiring.has_one_node())))
+      return refuse_tasks(plan);
     // Each of several tasks has its own part of the GPUs.
     if (!plan.workers || plan.tasks > 1) return std::nullopt;
     return Taken::kWorkers;
@@ -271,6 +281,11 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
   if (!found) return is_wired || wiring.has_one_node() ? Result<void>() : found.error();
   if (!*found) return {};
   ClusterPlan& plan = **found;
+  if (plan.counts_gpus && sources.text_of("nproc-per-node").empty()) {
+    const Result<int> gpus = count_slots({.kind = SlotCount::Kind::kGpus});
+    if (gpus) plan.workers = *gpus;
+  }
+  if (plan.has_only_workers && !plan.workers) return {};
   if (plan.must_be_counted() && !is_wired && !wiring.has_one_node()) ask_for_nodes(plan);
   if (!plan.nodes_remedy.empty() && !wiring.nodes && !wiring.is_alone) {
     if (wiring.is_with_others) return invalid_argument(plan.nodes_remedy).within(plan.name);
@@ -284,6 +299,13 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
                          concat(plan.name, " has ", counted(plan.nodes, "node"),
                                 "; with others, give --rdzv-endpoint"))
         .within(place_of(sources.setting_of(*find_option("--nnodes")), sources));
+  }
+  // The service would refuse the node, and the others would wait for it.
+  const std::optional<int> node_rank = parse_number<int>(sources.text_of("node-rank"));
+  if (**taken == Taken::kNodes && node_rank && plan.node_rank.value_or(*node_rank) != *node_rank) {
+    return invalid_value(std::to_string(*node_rank),
+                         concat(plan.name, " says ", *plan.node_rank, ": leave --node-rank out"))
+        .within(place_of(sources.setting_of(*find_option("--node-rank")), sources));
   }
   options.taken = **taken;
   options.cluster = plan;

@@ -58,16 +58,17 @@ Duration grace_under_slurm(const std::string& conf) {
   const std::optional<Duration> kill_wait = conf.empty() ? std::nullopt : kill_wait_of(conf);
   if (!kill_wait) return kDefaultGraceUnderSlurm;
   constexpr Duration kMargin = std::chrono::seconds(5);
-  return std::clamp(*kill_wait - std::min(kMargin, *kill_wait * 2 / 5),
-                    Duration(std::chrono::seconds(1)), kDefaultGrace);
+  return std::max<Duration>(*kill_wait - std::min(kMargin, *kill_wait * 2 / 5),
+                            std::chrono::seconds(1));
 }
 
 // Returns the job as Slurm's commands take it. One task of each array has the number of the whole
-// array, which would mean all of its tasks.
+// array, which would mean all of its tasks. In other jobs the variables of an array may be those of
+// the task that submitted them.
 std::string name_in_slurm(const std::string& job) {
-  const std::string array = environment_text("SLURM_ARRAY_JOB_ID");
   const std::string task = environment_text("SLURM_ARRAY_TASK_ID");
-  return array.empty() || task.empty() ? job : concat(array, "_", task);
+  const bool has_number_of_array = job == environment_text("SLURM_ARRAY_JOB_ID");
+  return has_number_of_array && !task.empty() ? concat(job, "_", task) : job;
 }
 
 // Plans what --requeue, --save-before-end and --checkpoint-signal ask for in a job of Slurm, and in
@@ -183,6 +184,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (const std::string step = slurm_step(environment_variable); !step.empty()) {
     setenv(kStepVariable, step.c_str(), 1);
   }
+  unsetenv(kTasksVariable);
   std::vector<std::string>& remarks = config.rendezvous.remarks;
   remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());
   for (const auto& more : {binding->remarks, remarks_on_ranks(options, *slots)}) {
@@ -244,7 +246,9 @@ Result<void> find_munge_of(AgentConfig& config) {
                why_not)
         .within("--require-auth");
   }
-  if (is_named(options.munge_socket)) {
+  const bool is_expected = options.cluster && !options.cluster->auth.empty() &&
+                           options.taken == Taken::kNodes && options.munge_socket != kNoMunge;
+  if (is_named(options.munge_socket) || is_expected) {
     config.rendezvous.remarks.push_back("munge is not used: " + why_not);
   }
   return {};

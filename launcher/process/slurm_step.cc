@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string>
 
 #include "base/process_stat.h"
 #include "base/small_file.h"
@@ -21,6 +20,11 @@ pid_t slurm_manager() {
     one = stat->parent;
   }
   return 0;
+}
+
+std::string title_of_slurm_manager() {
+  const pid_t manager = slurm_manager();
+  return manager == 0 ? "" : first_line_of("/proc/" + std::to_string(manager) + "/cmdline");
 }
 
 bool signals_whole_step(std::string_view cgroups) { return cgroups.find("/step_") == cgroups.npos; }

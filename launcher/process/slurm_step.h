@@ -3,12 +3,17 @@
 
 #include <sys/types.h>
 
+#include <string>
 #include <string_view>
 
 namespace ddprun {
 
 // Returns the slurmstepd above this process. 0: there is none.
 pid_t slurm_manager();
+
+// Returns the title of the slurmstepd above this process: "slurmstepd: [812.batch]". Empty: there
+// is none.
+std::string title_of_slurm_manager();
 
 // Returns whether slurmstepd signals all processes of its step, or only those that it started.
 // With proctrack/cgroup each step has a control group, and only the latter get signals, except

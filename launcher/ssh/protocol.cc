@@ -91,7 +91,7 @@ Result<NodePlan> decode_plan(std::string_view bytes) {
 std::string control_line(std::string_view mark, const HeadEvent& event) {
   json text;
   if (const auto* greeted = std::get_if<Greeted>(&event)) {
-    text["greeted"] = {greeted->version, greeted->program, greeted->address};
+    text["greeted"] = {greeted->version, greeted->program, greeted->address, greeted->machine};
   } else if (const auto* ready = std::get_if<Ready>(&event)) {
     text["ready"] = {ready->endpoint, to_ms(ready->grace)};
   } else if (const auto* refused = std::get_if<PlanRefused>(&event)) {
@@ -109,8 +109,10 @@ std::optional<HeadEvent> parse_control(int host, std::string_view text) {
   try {
     if (event.contains("greeted")) {
       const json& greeted = event.at("greeted");
+      // Other versions, which the head refuses, say less.
       return Greeted{host, plain_text_of(greeted.at(0)), plain_text_of(greeted.at(1)),
-                     plain_text_of(greeted.at(2))};
+                     plain_text_of(greeted.at(2)),
+                     greeted.size() > 3 ? plain_text_of(greeted.at(3)) : ""};
     }
     if (event.contains("ready")) {
       const json& ready = event.at("ready");

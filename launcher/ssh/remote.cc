@@ -15,7 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/concat.h"
@@ -57,6 +59,17 @@ std::string address_of_session() {
   return words.size() == 4 ? std::string(words[2]) : "";
 }
 
+// Returns a text that no other host has. A container with a network or processes of its own is a
+// host.
+std::string name_of_machine() {
+  std::string name = first_line_of("/proc/sys/kernel/random/boot_id");
+  for (const char* space : {"net", "pid", "uts"}) {
+    std::error_code unknown;
+    name += " " + std::filesystem::read_symlink(concat("/proc/self/ns/", space), unknown).string();
+  }
+  return name;
+}
+
 // Reads `size` bytes of the head. nullopt: the head is gone.
 std::optional<std::string> read_bytes(std::size_t size) {
   std::string bytes(size, '\0');
@@ -78,8 +91,8 @@ std::optional<Result<NodePlan>> read_plan() {
   return plan;
 }
 
-// Writes the file, unless it has these contents already: on a shared file system another host, or
-// the head itself, may be using it.
+// Writes the file, and makes its folders. Leaves a file that has these contents already: on a
+// shared file system another host, or the head itself, may be using it.
 Result<void> write_copy(const CopiedFile& copy, const std::string& bytes) {
   const std::string doing = "--copy: write " + copy.path;
   {
@@ -92,6 +105,11 @@ Result<void> write_copy(const CopiedFile& copy, const std::string& bytes) {
       read_all(old.get(), text.data(), text.size());
       if (text == bytes) return {};
     }
+  }
+  if (const auto folder = std::filesystem::path(copy.path).parent_path(); !folder.empty()) {
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed) return system_error(doing, failed.value());
   }
   const std::string draft = concat(copy.path, ".", random_hex(4));
   const UniqueFd file(
@@ -236,7 +254,7 @@ AgentEnd watch(pid_t agent, int signals, Duration grace) {
 
 int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   std::signal(SIGPIPE, SIG_IGN);
-  tell(kGreetingMark, Greeted{0, kVersion, own_program(), address_of_session()});
+  tell(kGreetingMark, Greeted{0, kVersion, own_program(), address_of_session(), name_of_machine()});
   std::optional<Result<NodePlan>> read = read_plan();
   if (!read) return to_int(ExitCode::kNodeLost);
   if (!*read) return fail("ddprun ssh-node", read->error(), ExitCode::kCannotStart);

@@ -86,7 +86,8 @@ def report_progress(step: int, total: Optional[int] = None) -> None:
     Parameters
     ----------
     step
-        The number of the step, a signed integer of 64 bits.
+        The number of steps done so far, a signed integer of 64 bits. It must grow over the whole
+        training, also from one epoch to the next: ``--requeue`` ends a job whose step does not.
     total
         The number of steps of the whole training. With it ddprun says how long the rest will take.
         None, or a number below 1: it is not known, or it was said before.

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "base/background_thread.h"
 #include "base/library_function.h"
@@ -180,13 +181,21 @@ FoundMunge ask_munge(const MungeOptions& options) {
 std::string slurm_conf() {
   constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 20;
   const char* named = std::getenv("SLURM_CONF");
-  const std::string path = named && *named ? named : "/etc/slurm/slurm.conf";
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return "";
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) return "";
-  const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
-  return text ? *text : "";
+  // The last one is what slurmd has fetched where only the controller has a file. Source:
+  // Slurm, "Configless Slurm".
+  const std::vector<std::string> paths =
+      named && *named
+          ? std::vector<std::string>{named}
+          : std::vector<std::string>{"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"};
+  for (const std::string& path : paths) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file.valid()) continue;
+    const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
+    return text ? *text : "";
+  }
+  return "";
 }
 
 FoundMunge find_munge(const MungeOptions& given, Duration allowed) {

@@ -65,8 +65,8 @@ struct FoundMunge {
   std::string why_not;                 // if munge is null: the reason, on one line
 };
 
-// Returns the contents of slurm.conf, which is the file that SLURM_CONF names, or else
-// /etc/slurm/slurm.conf. Empty: the file does not exist or cannot be read.
+// Returns the contents of slurm.conf: the file that SLURM_CONF names, or else that of /etc/slurm or
+// /run/slurm/conf. Empty: the file does not exist or cannot be read.
 std::string slurm_conf();
 
 // Returns munge for use by default. It is usable if the library can be loaded, and munged makes

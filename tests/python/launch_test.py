@@ -203,12 +203,17 @@ class Launch(frame.Test):
             self.assertEqual(exchange.close()[2, 7], b"\1" + pickle.dumps(None))
 
     def hosts(self, names, **options):
-        """Starts `place` on hosts that are this one, with the environment of an ssh session."""
+        """Starts `place` on hosts that are this one, with the environment of an ssh session.
+
+        A host under two names is refused, so each has a host name of its own.
+        """
         ssh = self.folder / "ssh"
         ssh.write_text(f"""#!/bin/sh
             while [ "$1" != -- ]; do shift; done
             case $2 in lost*) echo "ssh: no route to $2" >&2; exit 255;; esac
-            exec env -i HOME="$HOME" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 \
+            own="unshare --uts"
+            $own true 2>/dev/null || own="unshare --map-root-user --uts"
+            exec $own env -i HOME="$HOME" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 \
               SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" sh -c "$3"
         """)
         ssh.chmod(0o755)

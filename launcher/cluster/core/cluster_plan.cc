@@ -77,6 +77,7 @@ std::string to_sentence(const ClusterPlan& plan, int workers, Taken taken) {
   if (plan.workers == workers) text += " (" + plan.workers_are + ")";
   if (taken == Taken::kNodes && !plan.endpoint.host.empty())
     text += ", rendezvous at " + to_text(plan.endpoint);
+  if (plan.attempt > 0) text += concat(", requeued ", counted(plan.attempt, "time"));
   return text;
 }
 

@@ -25,6 +25,9 @@ struct ClusterPlan {
   // Ports of that host where the nodes meet if the endpoint's is taken, in order. Empty: nowhere.
   std::vector<std::uint16_t> next_ports;
   std::string job_id;  // unlike that of any other job that runs
+  int attempt = 0;     // how often the scheduler has started the job again
+  // How the nodes of each job can prove who they are: "munge". Empty: the scheduler offers nothing.
+  std::string auth;
   // How the user gives the endpoint if the scheduler does not. Empty: by --rdzv-endpoint.
   std::string endpoint_remedy;
   // How the user gives the number of nodes. Not empty: there are other nodes, and it is not known.
@@ -33,6 +36,11 @@ struct ClusterPlan {
   // say.
   std::optional<int> workers;
   std::string workers_are;
+
+  // No variable lists the GPUs that the scheduler gave: they are those that are visible here. The
+  // caller counts them.
+  bool counts_gpus = false;
+  bool has_only_workers = false;  // the plan says nothing else: without workers it says nothing
 
   // Several tasks on a node: local task 0 is the agent of the node, with a worker for each task.
   // The others wait for it.
@@ -52,11 +60,10 @@ struct ClusterPlan {
   std::string gpu_remedy;  // ... to let a task see the GPUs of all tasks
 
   // Not empty: the scheduler did not start this process on each node. It is the command that
-  // starts one ddprun on each, without ddprun and its arguments; and variables (NAME=VALUE) and
-  // options that those ddpruns cannot take from the scheduler.
+  // starts one ddprun on each, without ddprun and its arguments; and variables (NAME=VALUE) that
+  // those ddpruns cannot take from the scheduler.
   std::vector<std::string> starter;
   std::vector<std::string> starter_variables;
-  std::vector<std::string> starter_options;
   bool starter_is_srun = true;  // false: like rsh, it takes one line for a shell
   // Not empty: no command of ours can start it on each node; why, and what the user can do.
   std::string no_starter;
@@ -81,6 +88,19 @@ std::string remark_on_cpus(const ClusterPlan& plan, int usable_cpus);
 inline constexpr const char* kStepVariable = "DDPRUN_SLURM_STEP";
 // Returns the value of that variable. Empty: this process is in no job.
 std::string slurm_step(const EnvLookup& lookup);
+
+// Returns how often Slurm has requeued this job.
+int requeues_in_slurm(const EnvLookup& lookup);
+
+// Returns variables of Slurm that are another step's: sbatch and salloc pass those of the step in
+// which they were typed on. manager: the title of the slurmstepd above this process, such as
+// "slurmstepd: [812.batch]"; empty: it is not known.
+std::vector<std::string> inherited_variables(const EnvLookup& lookup, std::string_view manager);
+
+// The tasks on each node that a job of Slurm was asked for, as SLURM_TASKS_PER_NODE has them. A
+// ddprun that starts others by srun passes it to them: their step has one task on each node. They
+// remove it, so that their workers do not inherit it.
+inline constexpr const char* kTasksVariable = "DDPRUN_TASKS_PER_NODE";
 
 // What a job takes from the plan: the number of workers only; or also how the nodes meet; or
 // nothing, because this ddprun only starts the ddpruns of all nodes, or waits for one.

@@ -23,7 +23,37 @@ constexpr NodeVariables kControllers[] = {
      "MASTER_ADDR"},
 };
 
+// PyTorchJob: a job without elasticPolicy gives its pods these variables and no others. Source:
+// Kubeflow's training operator 1.x, envvar.go, setPodEnv().
+constexpr NodeVariables kPyTorchJob{"PyTorchJob",  "MASTER_ADDR", "WORLD_SIZE", "RANK",
+                                    "MASTER_ADDR", "MASTER_PORT", "HOSTNAME"};
+
 constexpr const char* kPod = "Kubernetes pod";
+
+// Returns the plan of a pod of a PyTorchJob. Its variables may also be those of a worker. The name
+// of the pod must prove them: JOB-master-0 has rank 0, and JOB-worker-N has rank N + 1.
+Result<std::optional<ClusterPlan>> plan_of_pytorchjob(const EnvLookup& lookup) {
+  for (const char* more : {"LOCAL_RANK", "PET_NNODES", "PET_RDZV_ENDPOINT", "PET_MASTER_ADDR"})
+    if (lookup(more)) return std::nullopt;
+  const std::string pod = lookup(kPyTorchJob.job_id).value_or("");
+  const std::size_t dash = pod.rfind('-');
+  if (dash == pod.npos) return std::nullopt;
+  const auto index = parse_number<std::uint64_t>(pod.substr(dash + 1));
+  const auto rank = parse_number<std::uint64_t>(lookup(kPyTorchJob.node_rank).value_or(""));
+  if (!index || !rank) return std::nullopt;
+  const std::string role = pod.substr(0, dash);
+  constexpr std::string_view kMaster = "-master";
+  constexpr std::string_view kWorker = "-worker";
+  const bool is_master = role.ends_with(kMaster) && *index == 0 && *rank == 0;
+  if (!is_master && !(role.ends_with(kWorker) && *rank == *index + 1)) return std::nullopt;
+  Result<std::optional<ClusterPlan>> plan = plan_from(kPyTorchJob, lookup);
+  if (!plan || !*plan) return plan;
+  (*plan)->job_id = role.substr(0, role.size() - (is_master ? kMaster : kWorker).size());
+  (*plan)->name = concat(kPyTorchJob.name, " ", (*plan)->job_id);
+  // Older operators tell the master that it is localhost.
+  if (is_master) (*plan)->endpoint.host = pod;
+  return plan;
+}
 
 // Returns the number of pods that the manifest passes as PET_NNODES=4 or, for an elastic job, 2:4.
 // Wrong texts are reported when the option is applied.
@@ -74,14 +104,20 @@ Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup) {
     plan = plan_from(controller, lookup);
     if (!plan || *plan) break;
   }
+  if (plan && !*plan) plan = plan_of_pytorchjob(lookup);
   if (plan && !*plan) plan = plan_of_pod(lookup);
   if (!plan) return plan;
-  // The device plugin of NVIDIA sets it to the GPUs of the container. Images set it to "all".
-  // Source: NVIDIA k8s-device-plugin, README.md, DEVICE_LIST_STRATEGY.
-  (*plan)->workers = listed_gpus(lookup, "NVIDIA_VISIBLE_DEVICES");
+  // The device plugin of NVIDIA sets it to the GPUs of the container, or, by its other strategies,
+  // to a directory or to "void". Other plugins do not set it. In these cases a container sees only
+  // its own GPUs. Images set it to "all". Source: NVIDIA k8s-device-plugin, README.md,
+  // DEVICE_LIST_STRATEGY.
+  constexpr const char* kList = "NVIDIA_VISIBLE_DEVICES";
+  const std::string list = lookup(kList).value_or("");
+  const bool is_directory = list.starts_with('/');
+  if (!is_directory) (*plan)->workers = listed_gpus(lookup, kList);
   (*plan)->workers_are = "GPUs of the pod";
-  const bool says_nothing = (*plan)->name == kPod && !(*plan)->workers;
-  if (says_nothing) return std::nullopt;
+  (*plan)->counts_gpus = is_directory || list.empty() || list == "void";
+  (*plan)->has_only_workers = (*plan)->name == kPod;
   return plan;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -34,18 +35,18 @@ std::optional<std::vector<std::string_view>> split_list(std::string_view text) {
 
 // Returns the texts of "1,3-5" or "001-003", whose width is kept. nullopt: it is no such list.
 std::optional<std::vector<std::string>> numbers_in(std::string_view text) {
-  constexpr std::size_t kMostDigits = 9;
+  constexpr std::size_t kMostDigits = 18;
   std::vector<std::string> numbers;
   for (const std::string_view range : split(text, ',')) {
     const std::size_t dash = std::min(range.find('-'), range.size());
     const std::string_view low = range.substr(0, dash);
     const std::string_view high = dash == range.size() ? low : range.substr(dash + 1);
-    const std::optional<unsigned> first = parse_number<unsigned>(low);
-    const std::optional<unsigned> last = parse_number<unsigned>(high);
+    const auto first = parse_number<std::uint64_t>(low);
+    const auto last = parse_number<std::uint64_t>(high);
     const bool is_good = first && last && low.size() <= kMostDigits && high.size() <= kMostDigits &&
                          *first <= *last && *last - *first < kMost;
     if (!is_good) return std::nullopt;
-    for (unsigned number = *first; number <= *last; ++number) {
+    for (std::uint64_t number = *first; number <= *last; ++number) {
       std::string digits = std::to_string(number);
       if (digits.size() < low.size()) digits.insert(0, low.size() - digits.size(), '0');
       numbers.push_back(std::move(digits));

@@ -52,9 +52,10 @@ RequeueDecision decide_requeue(const JobLife& life) {
         concat("it was requeued ", counted(life.requeues, "time"), ", of --requeue=", life.most);
     return decision;
   }
-  if (!life.step) return decision;
   Mark mark = read_mark(life.comment);
-  const bool is_further = !mark.step || *life.step > *mark.step;
+  // A training that has never reported a step may be unable to.
+  if (!life.step && (!mark.step || !life.had_workers)) return decision;
+  const bool is_further = life.step && (!mark.step || *life.step > *mark.step);
   mark.idle = is_further ? 0 : mark.idle + 1;
   if (is_further) mark.step = life.step;
   if (mark.idle >= kLivesWithoutProgress) {

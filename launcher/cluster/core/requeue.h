@@ -12,7 +12,8 @@ namespace ddprun {
 struct JobLife {
   int most = 0;                      // --requeue: requeues that the user allows
   int requeues = 0;                  // so far
-  std::optional<std::int64_t> step;  // that the training has reached; nullopt: workers report none
+  std::optional<std::int64_t> step;  // that the training has reached; nullopt: none was reported
+  bool had_workers = true;           // the node that asks; without them it does not know the step
   std::string comment;               // of the job in the scheduler
 };
 

@@ -37,6 +37,7 @@ constexpr std::uint64_t kFirstSpecialStep = 0xffff'fff0;
 constexpr std::uint64_t kStepsApart = 7919;
 
 constexpr const char* kJob = "SLURM_JOB_ID";
+constexpr const char* kMunge = "munge";  // runs on all nodes of most clusters
 
 // Returns how many of the granted GPUs are visible: CUDA_VISIBLE_DEVICES may have been set to fewer
 // by hand.
@@ -55,14 +56,13 @@ std::optional<int> gpus_of_step(const EnvLookup& lookup) {
   return granted.empty() ? std::nullopt : visible_of(count_devices(granted), lookup);
 }
 
-// Returns the number of tasks on each node that the user asked for. nullopt: none was asked for, or
-// the nodes differ. Slurm counts tasks without being asked, too. Then SLURM_NTASKS is not set.
-std::optional<int> asked_tasks(const EnvLookup& lookup) {
-  if (!lookup("SLURM_NTASKS")) return std::nullopt;
-  const Result<std::vector<int>> tasks = expand_counts(lookup("SLURM_TASKS_PER_NODE").value_or(""));
-  if (!tasks || tasks->empty()) return std::nullopt;
-  const auto [least, most] = std::ranges::minmax(*tasks);
-  return least == most && most > 1 ? std::optional(most) : std::nullopt;
+// Returns how many tasks of `text`, such as "8(x2),4", are on this node. nullopt: it does not say,
+// or no node has several.
+std::optional<int> tasks_of_node(const std::string& text, std::size_t nodes,
+                                 std::size_t node_rank) {
+  const Result<std::vector<int>> tasks = expand_counts(text);
+  if (!tasks || tasks->size() != nodes || std::ranges::max(*tasks) < 2) return std::nullopt;
+  return (*tasks)[node_rank];
 }
 
 // Returns the names in `list`, the value of the variable `name`.
@@ -99,6 +99,28 @@ std::string slurm_step(const EnvLookup& lookup) {
   return job.empty() || step.empty() ? job : job + "." + step;
 }
 
+int requeues_in_slurm(const EnvLookup& lookup) {
+  return parse_number<int>(lookup("SLURM_RESTART_COUNT").value_or("")).value_or(0);
+}
+
+// Source: slurmstepd.c, which sets its title to the job and the step. Seen with Slurm 22.05. The
+// components of a heterogeneous job have numbers of their own.
+std::vector<std::string> inherited_variables(const EnvLookup& lookup, std::string_view manager) {
+  const std::size_t begin = std::min(manager.find('['), manager.size());
+  const std::size_t dot = manager.find('.', begin);
+  const std::size_t end = manager.find(']', begin);
+  if (dot == manager.npos || end == manager.npos || end < dot || lookup("SLURM_HET_SIZE"))
+    return {};
+  const std::string_view job = manager.substr(begin + 1, dot - begin - 1);
+  const std::string_view step = manager.substr(dot + 1, end - dot - 1);
+  if (!parse_number<std::uint64_t>(job)) return {};
+  constexpr const char* kStep = "SLURM_STEP_ID";
+  if (job != lookup(kJob).value_or("")) return {kStep, "SLURMD_NODENAME"};
+  const bool is_other = step == "batch" || parse_number<std::uint64_t>(step);
+  if (is_other && step != lookup(kStep).value_or("")) return {kStep};
+  return {};
+}
+
 Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   constexpr const char* kSign = "SLURM_STEP_ID";
   if (lookup(kSign).value_or("").empty() || lookup(kJob).value_or("").empty()) return std::nullopt;
@@ -123,9 +145,14 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
         .within("SLURM_NODEID");
   }
 
-  // A batch script that was submitted in a step has old variables of that step.
+  // A batch script that was submitted in a step, and a shell of salloc there, have old variables of
+  // that step. The job's list of a heterogeneous job has only one component.
+  const std::string& node = (*nodes)[*node_rank];
   const std::string here = lookup("SLURMD_NODENAME").value_or("");
-  if (!here.empty() && here != (*nodes)[*node_rank]) return std::nullopt;
+  if (!here.empty() && here != node) return std::nullopt;
+  const auto of_job = expand_node_list(lookup("SLURM_JOB_NODELIST").value_or(""));
+  if (of_job && !lookup("SLURM_HET_SIZE") && std::ranges::count(*of_job, node) == 0)
+    return std::nullopt;
 
   constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
   const Result<std::string> tasks_list = needed(lookup, kTasks, kSign);
@@ -142,6 +169,8 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   ClusterPlan plan;
   plan.job_id = slurm_step(lookup);
   plan.name = concat("Slurm step ", plan.job_id);
+  plan.attempt = requeues_in_slurm(lookup);
+  plan.auth = kMunge;
   plan.nodes = static_cast<int>(nodes->size());
   plan.node_rank = static_cast<int>(*node_rank);
   meet_near(plan, nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart));
@@ -150,8 +179,25 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.remedy = "srun --ntasks-per-node=1";
   plan.workers = gpus_of_step(lookup);
   plan.workers_are = "GPUs of the step";
+  // Several tasks of the step are counted by themselves.
+  if (!plan.workers && plan.tasks == 1) {
+    plan.workers = tasks_of_node(lookup(kTasksVariable).value_or(""), nodes->size(), *node_rank);
+    plan.workers_are = "tasks of the job";
+  }
   plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
   plan.cpu_remedy = "srun --cpu-bind=none";
+  // srun --exact gives a step fewer CPUs than the job has. With --cpus-per-task the user wants
+  // that.
+  const auto job_cpus = expand_counts(lookup("SLURM_JOB_CPUS_PER_NODE").value_or(""));
+  if (of_job && job_cpus && of_job->size() == job_cpus->size() && !lookup("SLURM_CPUS_PER_TASK")) {
+    const auto place = std::ranges::find(*of_job, node) - of_job->begin();
+    const int cpus =
+        place < std::ssize(*job_cpus) ? (*job_cpus)[static_cast<std::size_t>(place)] : 0;
+    if (plan.cpus > 0 && cpus > plan.cpus) {
+      plan.cpus = cpus;
+      plan.cpu_remedy = concat("srun --cpus-per-task=", cpus / plan.tasks);
+    }
+  }
   plan.gpu_remedy = "srun --gpu-bind=none";
   if (plan.tasks == 1) return plan;
   const Result<std::uint64_t> local_task = needed_number(lookup, "SLURM_LOCALID", kSign);
@@ -175,13 +221,17 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     return invalid_value(job, "expected a number").within(kJob);
   const Result<std::vector<std::string>> nodes = nodes_of(list, kNodeList);
   if (!nodes && components < 2) return nodes.error();
-  const std::string here = lookup("SLURMD_NODENAME").value_or("");
+  // salloc may have been typed on a node of another job.
+  std::string here = lookup("SLURMD_NODENAME").value_or("");
+  if (nodes && components < 2 && std::ranges::count(*nodes, here) == 0) here.clear();
   const bool is_first = !nodes || nodes->empty() || here == nodes->front();
   if (!here.empty() && !is_first) return std::nullopt;  // a shell on another node
 
   ClusterPlan plan;
   plan.job_id = job;
   plan.name = "Slurm job " + job;
+  plan.attempt = requeues_in_slurm(lookup);
+  plan.auth = kMunge;
   plan.nodes = nodes ? static_cast<int>(nodes->size()) : components;
   if (!here.empty()) {
     const std::optional<int> granted = parse_number<int>(lookup("SLURM_GPUS_ON_NODE").value_or(""));
@@ -198,12 +248,16 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     return plan;
   }
   if (plan.nodes > 1 || here.empty()) plan.starter = srun_on(nodes->size(), lookup);
-  const std::optional<int> tasks = asked_tasks(lookup);
-  if (plan.workers || !tasks) return plan;
+  // Slurm counts tasks without being asked, too. Then SLURM_NTASKS is not set.
+  const std::string asked =
+      lookup("SLURM_NTASKS") ? lookup("SLURM_TASKS_PER_NODE").value_or("") : "";
+  const std::optional<int> tasks = tasks_of_node(asked, nodes->size(), 0);
+  if (!tasks) return plan;
+  // The nodes of the step may have GPUs, even if this host has none.
+  plan.starter_variables = {concat(kTasksVariable, "=", asked)};
+  if (plan.workers) return plan;
   plan.workers = tasks;
   plan.workers_are = "tasks of the job";
-  // The step has one task on each node.
-  plan.starter_options = {concat("--nproc-per-node=", *tasks)};
   return plan;
 }
 

@@ -106,8 +106,17 @@ void Head::on(const Greeted& event) {
                        options_.version, ": install the same version on all hosts"),
                 to_int(ExitCode::kCannotStart));
   }
+  // Two agents of one host would give their workers the same local ranks and GPUs.
+  const auto same = std::ranges::find(hosts_, event.machine, &Host::machine);
+  if (!event.machine.empty() && same != hosts_.end()) {
+    const std::string& other = name_of(static_cast<int>(same - hosts_.begin()));
+    return fail(event.host,
+                concat("it is the host ", other, " again: give it once, with all its slots"),
+                to_int(ExitCode::kUsage));
+  }
   host.phase = Phase::kGreeted;
   host.address = event.address;
+  host.machine = event.machine;
 }
 
 void Head::on(const Ready& event) {
@@ -128,7 +137,12 @@ void Head::on(const AgentEnded& event) {
   at(event.host).exit_code = event.exit_code;
   if (event.exit_code != 0 && !exit_code_) exit_code_ = event.exit_code;
   // The others end with it, unless they wait for a node that does not come back.
-  if (!end_by_) end_by_ = now_ + options_.grace + kEndPatience;
+  if (!end_by_) end_by_ = now_ + patience();
+}
+
+Duration Head::patience() {
+  const bool node_0_runs = !at(0).exit_code;
+  return options_.grace + kEndPatience + (node_0_runs ? options_.end_commands : Duration());
 }
 
 void Head::on(const SshEnded& event) {
@@ -232,7 +246,7 @@ void Head::end_all(int signal) {
       actions_.push_back(Disconnect{i, false});
     }
   }
-  if (is_first) end_by_ = now_ + (has_agents ? options_.grace + kEndPatience : kSshPatience);
+  if (is_first) end_by_ = now_ + (has_agents ? patience() : kSshPatience);
 }
 
 void Head::disconnect_all(bool by_force) {

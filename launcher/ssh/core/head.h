@@ -29,17 +29,21 @@ struct HeadOptions {
   std::string program;             // its path, for messages
   Duration connect_timeout{};      // from the start of ssh to the far end's greeting
   Duration grace{};                // from the signal to the end of an agent, before Ready
-  int at_once = 64;                // how many hosts may connect at a time
+  // How long the commands that node 0 runs at the end of the job may take.
+  Duration end_commands{};
+  int at_once = 64;  // how many hosts may connect at a time
 };
 
 // --- events -------------------------------------------------------------------------------------
 
-// The far end said hello. address: that by which ssh reached it; empty: not known.
+// The far end said hello. address: that by which ssh reached it; empty: not known. machine: unlike
+// that of any other host; empty: not known.
 struct Greeted {
   int host = 0;
   std::string version;
   std::string program;
   std::string address;
+  std::string machine = {};
 };
 // The far end has accepted its plan. endpoint: of the rendezvous, from node 0 only.
 // grace: what its agent allows its workers, by all options and variables of that host.
@@ -132,6 +136,7 @@ class Head {
     Phase phase = Phase::kWaiting;
     TimePoint due{};               // of the greeting, or of Ready
     std::string address;           // by which ssh reached it; empty: not known
+    std::string machine;           // empty: not known
     std::optional<int> exit_code;  // of its agent
     bool is_disconnected = false;  // by this head
   };
@@ -157,6 +162,8 @@ class Head {
   void end_all(int signal);
   void disconnect_all(bool by_force);
   void finish_if_all_ended();
+  // Returns how long agents may take from now on until the last one has ended.
+  Duration patience();
   std::string name_of(int host) const { return options_.hosts[static_cast<std::size_t>(host)]; }
   Host& at(int host) { return hosts_[static_cast<std::size_t>(host)]; }
   int count() const { return static_cast<int>(hosts_.size()); }

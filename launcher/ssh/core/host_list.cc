@@ -108,8 +108,24 @@ class Hosts {
   std::map<std::string, std::string> places_;  // by host
 };
 
+// Returns the line without the spaces around '='. Open MPI takes them.
+std::string with_whole_settings(std::string_view line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '=') {
+      text.erase(text.find_last_not_of(kSpaces) + 1);
+      i = std::min(line.find_first_not_of(kSpaces, i + 1), line.size()) - 1;
+      text += '=';
+    } else {
+      text += line[i];
+    }
+  }
+  return text;
+}
+
 // Parses a line of a host file that is not empty.
-Result<HostEntry> parse_line(std::string_view line) {
+Result<HostEntry> parse_line(std::string_view text) {
+  const std::string line = with_whole_settings(text);
   const std::vector<std::string_view> words = words_of(line);
   Result<HostEntry> entry = parse_entry(words.front());
   if (!entry) return entry;
@@ -158,7 +174,7 @@ Result<std::vector<HostEntry>> parse_hostfile(std::string_view text) {
   int number = 0;
   for (std::string_view line : split(text, '\n')) {
     ++number;
-    line = trimmed(line.substr(0, line.find('#')));
+    line = trimmed(line.substr(0, std::min(line.find('#'), line.find("//"))));
     if (line.empty()) continue;
     Result<HostEntry> entry = parse_line(line);
     Result<void> added;

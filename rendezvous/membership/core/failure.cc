@@ -56,7 +56,7 @@ void Membership::take_out_unfit(Member& member) {
   member.node_rank.reset();
   recount(member);
   failed_ = true;
-  if (phase_ == JobPhase::kRunning) begin_forming("a node is not fit");
+  if (phase_ == JobPhase::kRunning) begin_forming(GenerationEnd::kFailed, "a node is not fit");
 }
 
 // Records the workers that crashed after their work was done. Returns whether there are any.

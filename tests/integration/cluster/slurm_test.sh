@@ -144,6 +144,22 @@ check "both nodes trained" grep -qE 'node 1 of 2, [0-9]+ worker' srun.log
 check "one training" test "$(grep -cE 'sha256 [0-9a-f]{64}$' srun.log)" -eq 1
 two_jobs
 
+echo "--- sbatch and salloc in a step pass its variables on, which are not those of the new job"
+cat >inner.sh <<SCRIPT
+#!/bin/sh
+#SBATCH --nodes=2 --output=inner.log
+"$bin/ddprun" sh -c 'echo "rank \$RANK of \$WORLD_SIZE"'
+echo "code \$?"
+SCRIPT
+timeout 60 slurm-cluster run srun -N1 -w ddpnode0 sbatch inner.sh >inner.out 2>&1
+log=inner.log
+await '^code 0'
+check "the job takes both nodes" grep -q 'Slurm job [0-9]*: 2 nodes: srun --nodes=2 ' inner.log
+check "both train" test "$(grep -c 'rank [01] of 2' inner.log)" -eq 2
+timeout 60 slurm-cluster run srun -N1 -w ddpnode0 salloc -N1 -w ddpnode1 \
+  "$bin/ddprun" sh -c 'echo "trains on $(hostname)"' >salloc.log 2>&1
+check "salloc trains on its own node" grep -q 'trains on ddpnode1' salloc.log
+
 echo "--- several tasks on a node: one becomes the agent, the others end with its exit code"
 # No worker ends before all have started.
 printf '%s\n' 'echo "rank $RANK of $WORLD_SIZE on $(hostname)"' 'touch "$1.$RANK"' \
@@ -166,7 +182,7 @@ echo "code \$?"
 SCRIPT
 timeout 60 slurm-cluster run sbatch --wait batch.sh >/dev/null 2>&1
 check "the command is printed" grep -q \
-  'Slurm job [0-9]*: 2 nodes: srun --nodes=2 .*/ddprun --nproc-per-node=2 sh five.sh batch$' \
+  'Slurm job [0-9]*: 2 nodes: srun .*DDPRUN_TASKS_PER_NODE=2(x2). .*/ddprun sh five.sh batch$' \
   batch.log
 for rank in 0 1 2 3; do
   check "rank $rank of the script ran" \
@@ -232,6 +248,7 @@ done
 slurm-cluster run scancel "$job"
 await '^code 1'
 check "both ranks saved" test "$(grep -c 'rank . saved' "$log")" -eq 2
+check "their time is that of KillWait=5" grep -q 'which has 3.0 s to end' "$log"
 
 start_salloc killed
 kill -KILL "$starter"

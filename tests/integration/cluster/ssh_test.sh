@@ -228,6 +228,18 @@ SCRIPT
     --hosts "localhost,$(node 1)" --port-range=21000-21009 true) >"$log" 2>&1
   check "the head's own host is the first one" test $? -eq 0
   check "its address is one that the other reaches" says 'rendezvous at 10\.77\.5\.10:2100[0-9]$'
+  log=$work/log/twice
+  (exec ip netns exec "$(node 0)" "$work/bin/ddprun" --ssh "ssh -F $work/keys/config" \
+    --hosts "localhost,$(node 0)" true) >"$log" 2>&1
+  check "a host under two names is refused" test $? -eq 2
+  check "and named" says \
+    "host (localhost|$(node 0)): it is the host (localhost|$(node 0)) again: give it once"
+  mkdir -p place/conf/a
+  echo "{}" >place/conf/a/model.json
+  log=$work/log/folder
+  (cd place && on_head "$work/bin/ddprun" --ssh "ssh -F $work/keys/config" \
+    --hosts "$(node 1)" --copy conf/a/model.json cat conf/a/model.json) >"$log" 2>&1
+  check "the folder of a copied file is made" test $? -eq 0
   # The session of docs/how-to/ssh.md, but for names, times and the order of lines.
   of_page() { sed -n "/^$1/,/^\`\`\`/p" "$sources/docs/how-to/ssh.md" | sed '/^`/d'; }
   same_for_all() {

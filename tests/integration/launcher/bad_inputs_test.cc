@@ -525,12 +525,16 @@ env $STEP SLURM_NODEID=none ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='2(x2' ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun true
 env $STEP SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun --nnodes=2 --master-addr=n0 x
+env $STEP SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='2(x2)' ddprun --rdzv-endpoint=n0 true
+env $STEP SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='2(x2)' ddprun --nnodes=1 --master-addr=n0 true
 env $STEP ddprun --rdzv-backend=etcd true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' SLURM_LOCALID=first ddprun true
 env SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-' ddprun true
 env -u SLURM_STEP_ID SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-1]' ddprun --nnodes=two true
 env $STEP ddprun --nnodes=3 true
 env $STEP ddprun --node-rank=2 true
+env $STEP ddprun --node-rank=0 true
+env $STEP PET_NODE_RANK=first ddprun true
 env $STEP ddprun --no-detect=maybe true
 )");
     section("Under other schedulers", R"(

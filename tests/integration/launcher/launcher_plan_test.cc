@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/small_file.h"
+#include "base/usable_cpus.h"
 #include "tests/integration/launcher/launcher_frame.h"
 
 namespace ddprun::testing_support {
@@ -145,6 +146,24 @@ TEST_F(SlurmStepTest, InAStepOfSlurmADryRunBeginsWithWhatWasTakenFromSlurm) {
   EXPECT_THAT(dry->out(), HasSubstr("  WORLD_SIZE=8\n"));
 }
 
+TEST_F(SlurmStepTest, ADryRunSaysWhichLifeOfTheJobItIsAndHowNodesAuthenticate) {
+  const Variables second = step_and({{"SLURM_RESTART_COUNT", "1"}});
+  const std::string nowhere = "--munge-socket=" + directory_ / "nowhere";
+  auto dry = start_task({"--dry-run", nowhere, "true"}, second);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_THAT(dry->out(), HasSubstr("rendezvous at node0:20812, requeued 1 time\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("remark: munge is not used: "));
+  EXPECT_THAT(dry->out(), HasSubstr("authentication: none: anyone who reaches the rendezvous"));
+  const std::string key = directory_.write("key", "0123456789abcdef\n");
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  auto with_key = start_task({"--dry-run", "--rdzv-key-file=" + key, "true"}, second);
+  ASSERT_EQ(with_key->wait(), 0) << with_key->err();
+  EXPECT_THAT(with_key->out(), HasSubstr("authentication: key\n"));
+  auto alone = start_task({"--dry-run", "--nnodes=1", "true"}, second);
+  EXPECT_THAT(alone->wait(), 0);
+  EXPECT_THAT(alone->out(), Not(HasSubstr("authentication")));
+}
+
 TEST_F(SlurmStepTest, WhatIsGivenWinsOverSlurm) {
   auto shown = start_task({"--nproc-per-node=2", "--print-config", "true"},
                           step_and({{"PET_RDZV_ID", "mine"}}));
@@ -208,6 +227,17 @@ TEST_F(SlurmStepTest, ARunBeginsWithWhatWasTakenFromSlurm) {
       start_shell({"--nproc-per-node=1"}, program("ddprun") + " sh -c 'echo $WORLD_SIZE'", alone);
   ASSERT_EQ(nested->wait(), 0) << nested->err();
   EXPECT_THAT(nested->out(), testing::EndsWith("1\n")) << "a worker is no task of Slurm";
+}
+
+TEST_F(SlurmStepTest, CpusThatWorkersMayNotUseAreReported) {
+  ChildProcess::Options options = environment(step_and({{"SLURM_CPUS_ON_NODE", "4096"}}));
+  options.input = "/dev/null";
+  const std::string cpu = std::to_string(usable_cpus().front());
+  ChildProcess dry({"taskset", "-c", cpu, program("ddprun"), "--dry-run", "true"}, options);
+  ASSERT_EQ(dry.wait(), 0) << dry.err();
+  EXPECT_THAT(dry.out(),
+              HasSubstr("remark: Slurm step 812.0: workers may use 1 of the 4096 CPUs that "
+                        "the job has on this node (all of them: srun --cpu-bind=none)\n"));
 }
 
 // srun -N2 --ntasks-per-node=8 --pty bash: the other tasks and nodes have no such command.
@@ -274,6 +304,13 @@ TEST_F(TwoTasksTest, AnAgentThatCannotStartEndsAllTasks) {
   EXPECT_EQ(other->err(), "") << "one task says it";
 }
 
+// Task 0 may come late, because its container is fetched.
+TEST_F(TwoTasksTest, TheOtherWaitsForTheAgentAsLongAsNodesMayTakeToJoin) {
+  auto other = start_local(1, {"--rdzv-conf=join_timeout=1", "true"});
+  EXPECT_EQ(other->wait(), 64) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("the ddprun of local task 0: it did not come within 1.0 s"));
+}
+
 TEST_F(TwoTasksTest, TheOtherDoesNotOutliveAKilledAgent) {
   auto agent = start_local(0, {"sh", "-c", "echo here; exec sleep 100"});
   ASSERT_TRUE(agent->wait_for_out("[rank 1] here")) << agent->err();
@@ -300,11 +337,23 @@ TEST_F(BatchScriptTest, TellsTheCommandThatStartsDdprunOnEachNode) {
   const std::regex line(
       "ddprun: Slurm job 812: 2 nodes: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
       "--cpu-bind=none --export=ALL --kill-on-bad-exit=0 --wait=0 --job-name=ddprun-[0-9]+ "
-      "/[^ ]*/ddprun --nproc-per-node=4 --max-restarts=2 \\./train 'a b'\n");
+      "env 'DDPRUN_TASKS_PER_NODE=4\\(x2\\)' /[^ ]*/ddprun --max-restarts=2 \\./train 'a b'\n");
   EXPECT_TRUE(std::regex_match(dry->out(), line)) << dry->out();
-  auto given = start_task({"--dry-run", "--nproc-per-node=3", "./train"}, script_);
-  ASSERT_EQ(given->wait(), 0) << given->err();
-  EXPECT_THAT(given->out(), Not(HasSubstr("--nproc-per-node=4")));
+}
+
+// Its workers may start steps of their own, which have other tasks.
+TEST_F(BatchScriptTest, ANodeTakesTheTasksOfTheJobAndItsWorkersDoNot) {
+  const Variables step{{"SLURM_JOB_ID", "812"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_NODEID", "0"},
+                       {"SLURM_STEP_NODELIST", "node0"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                       {"DDPRUN_TASKS_PER_NODE", "3"}};
+  auto job =
+      start_task({"sh", "-c", "echo \"${DDPRUN_TASKS_PER_NODE-none} of $WORLD_SIZE\""}, step);
+  ASSERT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("one node, 3 workers (tasks of the job)\n"));
+  EXPECT_THAT(job->out(), HasSubstr("none of 3"));
 }
 
 TEST_F(BatchScriptTest, OfAHeterogeneousJobCountsTheGpusOfThisNodeAlone) {
@@ -429,6 +478,49 @@ TEST_F(SlurmStepTest, ASchedulerThatNamesNoHostNeedsOnlyAnEndpoint) {
   EXPECT_EQ(without->wait(), 2);
   EXPECT_THAT(without->err(), HasSubstr("Hydra job: it has 2 nodes, but does not say where they "
                                         "meet: give --rdzv-endpoint=HOST:PORT"));
+}
+
+// The device plugin says "void", or names a directory. The driver of the test has two GPUs.
+TEST_F(LauncherTest, ThePodsGpusAreCountedIfNoVariableListsThem) {
+  const auto dry_run_in = [&](const Arguments& options, const char* driver, const char* list) {
+    auto dry =
+        start(joined({"--dry-run"}, options, {"true"}), {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                                                         {"NVIDIA_VISIBLE_DEVICES", list},
+                                                         {"LD_LIBRARY_PATH", FAKE_DRIVER_DIR},
+                                                         {"FAKE_DRIVER", driver}});
+    EXPECT_EQ(dry->wait(), 0) << dry->err();
+    return dry->out();
+  };
+  const std::string two = "ddprun: Kubernetes pod: one node, 2 workers (GPUs of the pod)\n";
+  EXPECT_THAT(dry_run_in({}, "well", "void"), testing::StartsWith(two));
+  EXPECT_THAT(dry_run_in({}, "well", "/var/run/nvidia-container-devices"),
+              testing::StartsWith(two));
+  EXPECT_THAT(dry_run_in({}, "well", "all"), Not(HasSubstr("Kubernetes"))) << "of an image";
+  EXPECT_THAT(dry_run_in({}, "mismatch", "void"), Not(HasSubstr("Kubernetes")));
+  EXPECT_THAT(dry_run_in({"--nproc-per-node=3"}, "well", "void"), HasSubstr("3 workers"));
+}
+
+// A container with `tty: true` has a terminal, into which nothing was typed. A person's shell gives
+// each command a process group of its own, as `setsid` does here.
+TEST_F(LauncherTest, TheCommandOfAPodWithATerminalWasNotTyped) {
+  const Arguments container{"unshare", "--pid", "--fork", "--mount-proc"};
+  ChildProcess probe(joined(container, {"true"}), environment());
+  if (probe.wait() != 0) GTEST_SKIP() << "no PID namespace can be made here";
+  ChildProcess::Options options = environment({{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                                               {"LWS_LEADER_ADDRESS", "train-0.train"},
+                                               {"LWS_GROUP_SIZE", "3"},
+                                               {"LWS_WORKER_INDEX", "1"}});
+  options.terminal = {80, 24};
+  const auto out_of = [&](const Arguments& command) {
+    ChildProcess dry(joined(container, command), options);
+    EXPECT_EQ(dry.wait(), 0) << dry.out();
+    return dry.out();
+  };
+  const std::string command = program("ddprun") + " --dry-run true";
+  EXPECT_THAT(out_of({program("ddprun"), "--dry-run", "true"}), HasSubstr("node 1 of 3"));
+  EXPECT_THAT(out_of({"sh", "-c", command + "; exit $?"}), HasSubstr("node 1 of 3"))
+      << "an entry script";
+  EXPECT_THAT(out_of({"sh", "-c", "setsid --wait " + command}), HasSubstr("one node, 1 worker"));
 }
 
 TEST_F(LauncherTest, ADryRunFindsWhatAStartWouldNotFind) {

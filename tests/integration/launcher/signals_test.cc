@@ -196,6 +196,20 @@ TEST_F(TimeLimitTest, WorkersSaveBeforeItAndTheJobIsRequeued) {
   EXPECT_EQ(scontrol_calls(), "requeue 812\n");
 }
 
+// squeue would show nothing of a job that the user's variables do not select.
+TEST_F(TimeLimitTest, VariablesThatSelectJobsHideNothing) {
+  write_command("squeue",
+                "[ -z \"$SQUEUE_STATES$SQUEUE_USERS$SLURM_CLUSTERS\" ] || exit 0\n"
+                "case $* in\n  *%L*) echo 0:00;;\n  *) cat job;;\nesac\n");
+  write_command("scontrol", "echo \"$* $SLURM_CLUSTERS\" >>calls\n");
+  auto job = start_job(
+      {"--requeue=2"},
+      {{"SQUEUE_STATES", "PENDING"}, {"SQUEUE_USERS", "root"}, {"SLURM_CLUSTERS", "other"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("the time limit of Slurm job 812 is near"));
+  EXPECT_EQ(scontrol_calls(), "requeue 812 \n");
+}
+
 TEST_F(TimeLimitTest, WithoutRequeueTheExitCodeSaysThatItWasSaved) {
   auto job = start_job({"--save-before-end=1"});
   EXPECT_EQ(job->wait(), 75) << job->err();
@@ -270,6 +284,14 @@ TEST_F(TimeLimitTest, ATaskOfAnArrayIsNamedByItsIndex) {
       start_job({"--requeue=2"}, {{"SLURM_ARRAY_JOB_ID", "812"}, {"SLURM_ARRAY_TASK_ID", "3"}});
   EXPECT_EQ(job->wait(), 75) << job->err();
   EXPECT_EQ(scontrol_calls(), "requeue 812_3\n");
+}
+
+// sbatch in the task passes its variables on.
+TEST_F(TimeLimitTest, AJobThatATaskOfAnArraySubmittedIsRequeuedItself) {
+  auto job =
+      start_job({"--requeue=2"}, {{"SLURM_ARRAY_JOB_ID", "811"}, {"SLURM_ARRAY_TASK_ID", "3"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(scontrol_calls(), "requeue 812\n");
 }
 
 TEST_F(TimeLimitTest, WithoutAnAnswerTheLimitOfTheEnvironmentCounts) {

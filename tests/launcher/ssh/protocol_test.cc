@@ -71,11 +71,14 @@ TEST(SshProtocol, PassesEventsUnchanged) {
     EXPECT_TRUE(line.starts_with("mark {") && line.ends_with("}\n")) << line;
     return *parse_control(7, line.substr(5));
   };
-  const auto greeted = std::get<Greeted>(passed(Greeted{0, "1.2", "/bin/ddprun", "10.0.0.1"}));
+  const auto greeted =
+      std::get<Greeted>(passed(Greeted{0, "1.2", "/bin/ddprun", "10.0.0.1", "1a net"}));
   EXPECT_EQ(greeted.host, 7);
   EXPECT_EQ(greeted.version, "1.2");
   EXPECT_EQ(greeted.program, "/bin/ddprun");
   EXPECT_EQ(greeted.address, "10.0.0.1");
+  EXPECT_EQ(greeted.machine, "1a net");
+  EXPECT_TRUE(parse_control(0, R"({"greeted":["0.9","/bin/ddprun",""]})")) << "another version";
   const auto ready = std::get<Ready>(passed(Ready{0, "10.0.0.1:2", std::chrono::seconds(7)}));
   EXPECT_EQ(ready.endpoint, "10.0.0.1:2");
   EXPECT_EQ(ready.grace, std::chrono::seconds(7));

@@ -20,8 +20,7 @@ const ClusterPlan kPlan{.name = "Slurm step 812.0",
                         .workers = 2,
                         .workers_are = "GPUs of the step",
                         .cpus = 16,
-                        .cpu_remedy = "srun --cpu-bind=none",
-                        .starter_options = {"--nproc-per-node=2"}};
+                        .cpu_remedy = "srun --cpu-bind=none"};
 
 TEST(OptionTexts, AreWhatAUserWouldType) {
   EXPECT_THAT(option_texts(kPlan, Taken::kWorkers),
@@ -57,6 +56,13 @@ TEST(ToSentence, SaysWhatWasTaken) {
   plan.node_rank.reset();
   EXPECT_EQ(to_sentence(plan, 1, Taken::kNodes),
             "Slurm step 812.0: 2 nodes, 1 worker, rendezvous at node0:20812");
+}
+
+TEST(ToSentence, SaysHowOftenTheJobWasRequeued) {
+  ClusterPlan plan = kPlan;
+  plan.attempt = 1;
+  EXPECT_EQ(to_sentence(plan, 1, Taken::kOneNode),
+            "Slurm step 812.0: one node, 1 worker, requeued 1 time");
 }
 
 TEST(RemarkOnCpus, SaysThatWorkersMayUseFewerCpusThanTheJobHas) {

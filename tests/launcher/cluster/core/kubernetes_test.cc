@@ -44,16 +44,26 @@ const Variables kTrainJob{{"JOB_COMPLETION_INDEX", "1"},
                           {"PET_NODE_RANK", "1"},
                           {"PET_NPROC_PER_NODE", "auto"}};
 
-// Composed from Kubeflow's training operator, envvar.go and elastic.go: worker 0 of an elastic
-// PyTorchJob with a master.
-const Variables kPyTorchJob{{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+// Composed from Kubeflow's training operator, envvar.go, master.go and service.go: worker 1 of a
+// PyTorchJob with a master and two workers, without elasticPolicy.
+const Variables kPyTorchJob{{"HOSTNAME", "train-worker-1"},
+                            {"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
                             {"MASTER_ADDR", "train-master-0"},
                             {"MASTER_PORT", "23456"},
-                            {"PET_NNODES", "1:3"},
-                            {"PET_RDZV_BACKEND", "c10d"},
-                            {"PET_RDZV_ENDPOINT", "train-worker-0:23456"},
-                            {"RANK", "1"},
+                            {"PYTHONUNBUFFERED", "0"},
+                            {"RANK", "2"},
                             {"WORLD_SIZE", "3"}};
+
+// Composed from the same, and elastic.go: worker 0 of an elastic PyTorchJob with a master.
+const Variables kElasticPyTorchJob{{"HOSTNAME", "train-worker-0"},
+                                   {"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                                   {"MASTER_ADDR", "train-master-0"},
+                                   {"MASTER_PORT", "23456"},
+                                   {"PET_NNODES", "1:3"},
+                                   {"PET_RDZV_BACKEND", "c10d"},
+                                   {"PET_RDZV_ENDPOINT", "train-worker-0:23456"},
+                                   {"RANK", "1"},
+                                   {"WORLD_SIZE", "3"}};
 
 // Composed from JobSet's "Concepts" and packaging/kubernetes/jobset.yaml: the first pod of the
 // second Job of two. JobSet adds labels and names, but no variable.
@@ -62,6 +72,12 @@ const Variables kJobSet{{"HOSTNAME", "train-node-1-0"},
                         {"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
                         {"PET_NNODES", "4"},
                         {"PET_RDZV_ENDPOINT", "train-node-0-0.train:29400"}};
+
+// Returns whether a pod is one of those that no controller says anything about.
+bool is_any_pod(const Variables& variables) {
+  const ClusterPlan plan = plan_of(variables);
+  return plan.has_only_workers && plan.nodes == 1 && !plan.workers;
+}
 
 TEST(DetectPod, PodsOfAJobSetWithTheSameIndexAreDifferentNodes) {
   const ClusterPlan plan = plan_of(kJobSet);
@@ -113,8 +129,8 @@ TEST(DetectPod, AnIndexIsNoRankIfTwoPodsMayHaveIt) {
 }
 
 TEST(DetectPod, AJobOfVolcanoWithoutThePluginPytorchIsAnyPod) {
-  EXPECT_FALSE(*detect(without(kVolcano, "RANK")));
-  EXPECT_FALSE(*detect(without(kVolcano, "MASTER_ADDR")));
+  EXPECT_TRUE(is_any_pod(without(kVolcano, "RANK")));
+  EXPECT_TRUE(is_any_pod(without(kVolcano, "MASTER_ADDR")));
 }
 
 TEST(DetectPod, AnIndexBeyondTheNodesIsNoRank) {
@@ -132,9 +148,23 @@ TEST(DetectPod, OtherPodsGiveTheirGpusOrNothing) {
   const Variables pod = without(kPod, "JOB_COMPLETION_INDEX");
   EXPECT_EQ(plan_of(pod).name, "Kubernetes pod");
   EXPECT_EQ(plan_of(pod).workers, 2);
-  EXPECT_FALSE(*detect(with(pod, "NVIDIA_VISIBLE_DEVICES", "all")));
-  EXPECT_FALSE(*detect(without(pod, "NVIDIA_VISIBLE_DEVICES")));
+  EXPECT_FALSE(plan_of(pod).counts_gpus);
   EXPECT_FALSE(*detect(without(kPod, "KUBERNETES_SERVICE_HOST"))) << "no pod";
+  for (const char* none : {"all", "none"}) {
+    const Variables without_list = with(pod, "NVIDIA_VISIBLE_DEVICES", none);
+    EXPECT_TRUE(is_any_pod(without_list)) << none;
+    EXPECT_FALSE(plan_of(without_list).counts_gpus) << none;
+  }
+}
+
+TEST(DetectPod, WithoutAListTheGpusAreThoseThatAreVisible) {
+  for (const char* text : {"", "void", "/var/run/nvidia-container-devices"}) {
+    const ClusterPlan plan = plan_of(with(kPod, "NVIDIA_VISIBLE_DEVICES", text));
+    EXPECT_TRUE(plan.counts_gpus) << text;
+    EXPECT_EQ(plan.workers, std::nullopt) << text;
+    EXPECT_FALSE(plan.has_only_workers) << "it has an index";
+  }
+  EXPECT_TRUE(plan_of(without(kPod, "NVIDIA_VISIBLE_DEVICES")).counts_gpus);
 }
 
 TEST(DetectPod, ReadsALeaderWorkerSet) {
@@ -146,6 +176,36 @@ TEST(DetectPod, ReadsALeaderWorkerSet) {
   EXPECT_EQ(plan.workers, std::nullopt);
 }
 
+TEST(DetectPod, ReadsAPyTorchJob) {
+  const ClusterPlan worker = plan_of(kPyTorchJob);
+  EXPECT_EQ(worker.name, "PyTorchJob train");
+  EXPECT_EQ(worker.nodes, 3);
+  EXPECT_EQ(worker.node_rank, 2);
+  EXPECT_EQ(to_text(worker.endpoint), "train-master-0:23456");
+  EXPECT_EQ(worker.job_id, "train");
+  // Operators before 1.4 tell the master that it is localhost.
+  for (const char* address : {"train-master-0", "localhost"}) {
+    Variables master = with(kPyTorchJob, "HOSTNAME", "train-master-0");
+    master["RANK"] = "0";
+    master["MASTER_ADDR"] = address;
+    const ClusterPlan plan = plan_of(master);
+    EXPECT_EQ(plan.node_rank, 0);
+    EXPECT_EQ(plan.endpoint, worker.endpoint) << address;
+    EXPECT_EQ(plan.job_id, worker.job_id);
+  }
+}
+
+// Such variables prove nothing if the pod's name does not agree with the rank.
+TEST(DetectPod, AWorkerInAPodOfAPyTorchJobIsNoPod) {
+  EXPECT_TRUE(is_any_pod(with(kPyTorchJob, "LOCAL_RANK", "0")));
+  EXPECT_FALSE(*detect(with(kPyTorchJob, "TORCHELASTIC_RUN_ID", "none")));
+  EXPECT_TRUE(is_any_pod(without(kPyTorchJob, "MASTER_ADDR")));
+  for (const char* pod : {"train-worker-2", "train-worker-", "train-worker", "train-master-0",
+                          "worker", "1", "-", ""}) {
+    EXPECT_TRUE(is_any_pod(with(kPyTorchJob, "HOSTNAME", pod))) << pod;
+  }
+}
+
 TEST(DetectPod, ReadsAJobOfVolcanoWithThePluginPytorch) {
   const ClusterPlan plan = plan_of(kVolcano);
   EXPECT_EQ(plan.nodes, 3);
@@ -155,7 +215,7 @@ TEST(DetectPod, ReadsAJobOfVolcanoWithThePluginPytorch) {
 
 // The variables of torch.distributed alone may be those of a worker.
 TEST(DetectPod, MasterAddrProvesNothing) {
-  EXPECT_FALSE(*detect(without(kVolcano, "VC_MASTER_HOSTS")));
+  EXPECT_TRUE(is_any_pod(without(kVolcano, "VC_MASTER_HOSTS")));
   EXPECT_FALSE(*detect(with(kVolcano, "TORCHELASTIC_RUN_ID", "none"))) << "a worker";
   EXPECT_FALSE(*detect(with(kLeaderWorkerSet, "TORCHELASTIC_RUN_ID", "none")));
   EXPECT_FALSE(*detect(with(kPod, "TORCHELASTIC_RUN_ID", "none")));
@@ -168,7 +228,7 @@ TEST(DetectPod, KubeflowNeedsOnlyItsOptions) {
   EXPECT_EQ(plan.node_rank, 1);
   EXPECT_EQ(plan.workers, std::nullopt);
   EXPECT_EQ(plan.tasks, 1);
-  EXPECT_FALSE(*detect(kPyTorchJob));
+  EXPECT_TRUE(is_any_pod(kElasticPyTorchJob));
 }
 
 // The pods of slurmd have variables of Kubernetes; so have jobs that were submitted in a pod.
@@ -191,6 +251,7 @@ TEST(DetectPod, NamesTheVariableThatIsMissingOrWrong) {
   EXPECT_EQ(error_of(with(kLeaderWorkerSet, "LWS_WORKER_INDEX", "3")),
             "LWS_WORKER_INDEX: invalid value '3' (expected less than 3, as LWS_GROUP_SIZE says)");
   EXPECT_THAT(error_of(with(kVolcano, "RANK", "9")), HasSubstr("RANK: invalid value '9'"));
+  EXPECT_THAT(error_of(with(kPyTorchJob, "WORLD_SIZE", "2")), HasSubstr("RANK: invalid value '2'"));
 }
 
 }  // namespace

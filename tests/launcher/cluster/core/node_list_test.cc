@@ -21,15 +21,39 @@ TEST(ExpandNodeList, ReadsEveryFormThatSlurmWrites) {
   EXPECT_THAT(*expand_node_list("n[0-1,0]"), ElementsAre("n0", "n1", "n0"));
 }
 
+// Slurm never writes a name like that of the first nodes, and refuses to read it.
+TEST(ExpandNodeList, ReadsMoreThanSlurmDoes) {
+  EXPECT_THAT(*expand_node_list("a[08-09]b,c"), ElementsAre("a08b", "a09b", "c"));
+  EXPECT_THAT(*expand_node_list("a[99999999998-99999999999]"),
+              ElementsAre("a99999999998", "a99999999999"));
+}
+
 TEST(ExpandNodeList, KeepsTheWidthOfTheFirstNumber) {
   EXPECT_THAT(*expand_node_list("a[08-11]"), ElementsAre("a08", "a09", "a10", "a11"));
   EXPECT_THAT(*expand_node_list("a[9-10]"), ElementsAre("a9", "a10"));
 }
 
 TEST(ExpandNodeList, RefusesWhatIsNoList) {
-  for (const char* bad : {"", ",", "a,", "a,,b", "a[", "a]", "a[1", "a[]", "a[1-]", "a[-2]",
-                          "a[3-1]", "a[x]", "a[1,]", "a[[1]]", "a[1]]", "a[1-2-3]",
-                          "a[99999999999]", "a[0-99999999]", "a[0-999]b[0-999]"}) {
+  for (const char* bad : {"",
+                          ",",
+                          "a,",
+                          "a,,b",
+                          "a[",
+                          "a]",
+                          "a[1",
+                          "a[]",
+                          "a[1-]",
+                          "a[-2]",
+                          "a[3-1]",
+                          "a[x]",
+                          "a[1,]",
+                          "a[[1]]",
+                          "a[1]]",
+                          "a[1-2-3]",
+                          "a[9999999999999999999]",
+                          "a[0-99999999]",
+                          "a[0-99999999999]",
+                          "a[0-999]b[0-999]"}) {
     EXPECT_FALSE(expand_node_list(bad)) << bad;
   }
   EXPECT_THAT(expand_node_list("a[").error().cause, HasSubstr("'a['"));

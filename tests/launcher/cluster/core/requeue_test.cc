@@ -50,6 +50,26 @@ TEST(DecideRequeue, WithoutStepsOnlyTheNumberCounts) {
   EXPECT_EQ(decision.comment, "mine");
 }
 
+// It hangs while it loads its data.
+TEST(DecideRequeue, ALifeWithoutAStepAfterOneWithAStepIsWithoutProgress) {
+  RequeueDecision decision =
+      decide_requeue({.most = 9, .requeues = 1, .comment = "mine ddprun: step 43"});
+  EXPECT_EQ(decision.why_not, "");
+  EXPECT_EQ(decision.comment, "mine ddprun: step 43, 1 without progress");
+  decision = decide_requeue({.most = 9, .requeues = 2, .comment = decision.comment});
+  EXPECT_THAT(decision.why_not, HasSubstr("last 2 lives did not get past step 43"));
+}
+
+TEST(DecideRequeue, ANodeWithoutWorkersDoesNotKnowTheStep) {
+  const RequeueDecision decision =
+      decide_requeue({.most = 9,
+                      .requeues = 2,
+                      .had_workers = false,
+                      .comment = "ddprun: step 43, 1 without progress"});
+  EXPECT_EQ(decision.why_not, "");
+  EXPECT_EQ(decision.comment, "ddprun: step 43, 1 without progress");
+}
+
 TEST(DecideRequeue, AMarkThatWasEditedCountsAsNone) {
   const RequeueDecision decision =
       decide_requeue({.most = 9, .step = 7, .comment = "ddprun: step many, x without progress"});

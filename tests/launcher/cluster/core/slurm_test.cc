@@ -81,6 +81,15 @@ TEST(DetectSlurm, ReadsAStepOfSlurm) {
   EXPECT_EQ(plan.job_id, "812.0");
   EXPECT_EQ(plan.workers, 2);
   EXPECT_EQ(plan.tasks, 1);
+  EXPECT_EQ(plan.attempt, 0);
+  EXPECT_EQ(plan.auth, "munge");
+}
+
+TEST(DetectSlurm, CountsTheRequeuesOfTheJob) {
+  for (const Variables& first : {kStep, kBatchScript}) {
+    EXPECT_EQ(plan_of(with(first, "SLURM_RESTART_COUNT", "2")).attempt, 2);
+    EXPECT_EQ(plan_of(with(first, "SLURM_RESTART_COUNT", "many")).attempt, 0);
+  }
 }
 
 TEST(DetectSlurm, AllNodesOfAStepAgreeAndOtherStepsHaveAnotherPort) {
@@ -125,7 +134,6 @@ TEST(DetectSlurm, ABatchScriptStartsDdprunOnEachNodeOfItsJob) {
   EXPECT_THAT(plan.starter,
               ElementsAre("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
                           "--cpu-bind=none", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0"));
-  EXPECT_THAT(plan.starter_options, IsEmpty()) << "the step knows its GPUs";
   EXPECT_THAT(option_texts(plan, Taken::kStarter), IsEmpty());
   EXPECT_EQ(to_sentence(plan, 0, Taken::kStarter), "Slurm job 812: 2 nodes");
 }
@@ -162,11 +170,30 @@ TEST(DetectSlurm, AShellOfSallocStartsDdprunOnTheNodesOfItsJobEvenOnOne) {
 TEST(DetectSlurm, TasksThatWereAskedForBecomeWorkersOfEachNode) {
   Variables script = without(without(kBatchScript, "SLURM_GPUS_ON_NODE"), "SLURM_JOB_GPUS");
   script["SLURM_TASKS_PER_NODE"] = "8(x2)";
-  EXPECT_THAT(plan_of(script).starter_options, ElementsAre("--nproc-per-node=8"));
-  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8,4")).starter_options, IsEmpty());
-  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8(x")).starter_options, IsEmpty());
-  EXPECT_THAT(plan_of(with(script, "SLURM_GPUS_ON_NODE", "2")).starter_options, IsEmpty());
-  EXPECT_THAT(plan_of(without(script, "SLURM_NTASKS")).starter_options, IsEmpty());
+  EXPECT_EQ(plan_of(script).workers, 8) << "if --nnodes=1 is given";
+  EXPECT_THAT(plan_of(script).starter_variables, ElementsAre("DDPRUN_TASKS_PER_NODE=8(x2)"));
+  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8,4")).starter_variables,
+              ElementsAre("DDPRUN_TASKS_PER_NODE=8,4"));
+  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "8(x")).starter_variables, IsEmpty());
+  EXPECT_THAT(plan_of(with(script, "SLURM_TASKS_PER_NODE", "1(x2)")).starter_variables, IsEmpty());
+  EXPECT_THAT(plan_of(without(script, "SLURM_NTASKS")).starter_variables, IsEmpty());
+}
+
+// salloc -N2 --ntasks-per-node=8 --gres=gpu:2 on a login node: only the step knows its GPUs.
+TEST(DetectSlurm, TheGpusOfTheStepComeBeforeTheTasksOfTheJob) {
+  Variables shell = with(kSallocShell, "SLURM_TASKS_PER_NODE", "8,4");
+  shell["SLURM_NTASKS"] = "12";
+  EXPECT_THAT(plan_of(shell).starter_variables, ElementsAre("DDPRUN_TASKS_PER_NODE=8,4"));
+  const Variables step = with(kStep, kTasksVariable, "8,4");
+  EXPECT_EQ(plan_of(step).workers, 2);
+  EXPECT_EQ(plan_of(step).workers_are, "GPUs of the step");
+  const Variables without_gpus = without(step, "SLURM_STEP_GPUS");
+  EXPECT_EQ(plan_of(without_gpus).workers, 4) << "the tasks of node 1";
+  EXPECT_EQ(plan_of(without_gpus).workers_are, "tasks of the job");
+  EXPECT_EQ(plan_of(with(without_gpus, kTasksVariable, "8")).workers, std::nullopt)
+      << "of other nodes";
+  // With several tasks in the step, those count.
+  EXPECT_EQ(plan_of(with(without_gpus, "SLURM_STEP_TASKS_PER_NODE", "5(x2)")).workers, 5);
 }
 
 // #SBATCH --ntasks-per-node=8 --gpus-per-task=1: srun would take one GPU for its one task.
@@ -245,6 +272,39 @@ TEST(DetectSlurm, ABatchScriptThatWasSubmittedInAStepIsNoTask) {
   EXPECT_EQ(plan_of(script).name, "Slurm job 812");
 }
 
+// salloc in such a shell passes them on to its own, on a node that is not of the new job.
+TEST(DetectSlurm, AShellOfSallocInAStepIsNoTask) {
+  Variables shell = kStep;
+  shell["SLURM_JOB_ID"] = "813";
+  shell["SLURM_JOB_NODELIST"] = "node[5-6]";
+  EXPECT_EQ(plan_of(shell).name, "Slurm job 813");
+  EXPECT_EQ(plan_of(shell).starter.front(), "srun");
+  EXPECT_EQ(plan_of(without(shell, "SLURMD_NODENAME")).name, "Slurm job 813");
+}
+
+// The title of slurmstepd tells them apart where the new job has the same node.
+TEST(DetectSlurm, VariablesOfAnotherStepAreInherited) {
+  const auto inherited = [](const Variables& variables, const char* manager) {
+    return inherited_variables(
+        [&](std::string_view name) -> std::optional<std::string> {
+          const auto found = variables.find(name);
+          return found == variables.end() ? std::nullopt : std::optional(found->second);
+        },
+        manager);
+  };
+  EXPECT_THAT(inherited(kStep, "slurmstepd: [812.batch]"), ElementsAre("SLURM_STEP_ID"));
+  EXPECT_THAT(inherited(kStep, "slurmstepd: [812.1]"), ElementsAre("SLURM_STEP_ID"));
+  EXPECT_THAT(inherited(kStep, "slurmstepd: [811.0]"),
+              ElementsAre("SLURM_STEP_ID", "SLURMD_NODENAME"))
+      << "the shell of salloc in step 811.0";
+  for (const char* own :
+       {"slurmstepd: [812.0]", "slurmstepd: [812.interactive]", "slurmstepd: [812.extern]",
+        "slurmstepd", "slurmstepd: [812", "slurmstepd: ]812.1[", "slurmstepd: [x.1]", "]", ""}) {
+    EXPECT_THAT(inherited(kStep, own), IsEmpty()) << own;
+  }
+  EXPECT_THAT(inherited(with(kStep, "SLURM_HET_SIZE", "2"), "slurmstepd: [813.0]"), IsEmpty());
+}
+
 TEST(DetectSlurm, AWorkerIsNoTaskButAJobThatItSubmitsIs) {
   EXPECT_FALSE(*detect(with(kStep, kStepVariable, "812.0")));
   EXPECT_TRUE(*detect(with(with(kStep, kStepVariable, "811.0"), "TORCHELASTIC_RUN_ID", "811.0")));
@@ -294,6 +354,13 @@ TEST(DetectSlurm, SaysWhatATaskMayNotUse) {
   EXPECT_EQ(remark_on_cpus(plan, 2),
             "Slurm step 812.0: workers may use 2 of the 16 CPUs that the job has on "
             "this node (all of them: srun --cpu-bind=none)");
+  // srun --exact in a job of more CPUs
+  Variables narrow = with(kStep, "SLURM_JOB_CPUS_PER_NODE", "4,8");
+  EXPECT_EQ(remark_on_cpus(plan_of(narrow), 1),
+            "Slurm step 812.0: workers may use 1 of the 8 CPUs that the job has on this node (all "
+            "of them: srun --cpus-per-task=8)");
+  narrow["SLURM_CPUS_PER_TASK"] = "1";
+  EXPECT_EQ(remark_on_cpus(plan_of(narrow), 1), "") << "the user wants it";
   // srun --ntasks-per-node=2 --gpus-per-task=1
   Variables task = with(kStep, "SLURM_STEP_TASKS_PER_NODE", "2(x2)");
   EXPECT_EQ(remark_on_cpus(plan_of(task), 16), "");

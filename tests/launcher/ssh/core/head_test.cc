@@ -110,6 +110,19 @@ TEST(Head, RefusesAnotherVersion) {
   EXPECT_THAT(job.step(SshEnded{1, 0, ""}), ElementsAre("finish 64"));
 }
 
+// localhost and the host's own name, or a name and an address.
+TEST(Head, RefusesAHostUnderTwoNames) {
+  Job job(3);
+  job.start();
+  job.step(Greeted{0, "1", "/bin/ddprun", "", ""});
+  job.step(Greeted{1, "1", "/bin/ddprun", "", "machine 1"});
+  EXPECT_THAT(job.step(Greeted{2, "1", "/bin/ddprun", "", "machine 1"}),
+              testing::Contains("error host me@c: it is the host me@b again: give it once, with "
+                                "all its slots"));
+  for (const int host : {0, 1}) job.step(SshEnded{host, 255, ""});
+  EXPECT_THAT(job.step(SshEnded{2, 255, ""}), ElementsAre("finish 2"));
+}
+
 TEST(Head, NamesAllHostsThatDoNotAnswerInTime) {
   Job job(3);
   job.start();
@@ -251,6 +264,24 @@ TEST(Head, WaitsForTheLongestGraceOfAHost) {
   job.step(Ready{0, "", seconds(90)});
   job.step(AgentEnded{0, 0});
   EXPECT_EQ(job.head.deadline(), job.now + seconds(90) + Head::kEndPatience);
+}
+
+// --on-end and --on-failure of node 0 run when all workers have ended.
+TEST(Head, WaitsForTheCommandsThatNode0RunsAtTheEnd) {
+  const auto deadline_after = [](int first) {
+    Job job(2);
+    job.head = Head({.hosts = Job::names(2),
+                     .version = "1",
+                     .program = "/bin/ddprun",
+                     .connect_timeout = seconds(10),
+                     .grace = seconds(30),
+                     .end_commands = seconds(60)});
+    job.run(2);
+    job.step(AgentEnded{first, 0});
+    return *job.head.deadline() - job.now - Head::kEndPatience;
+  };
+  EXPECT_EQ(deadline_after(1), seconds(30 + 60));
+  EXPECT_EQ(deadline_after(0), seconds(30)) << "node 0 has run them";
 }
 
 TEST(Head, PassesSignalsToAllAgents) {

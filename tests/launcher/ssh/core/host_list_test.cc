@@ -58,8 +58,9 @@ TEST(ParseHosts, ReadsNamesUsersAddressesAndSlots) {
 
 TEST(ParseHostfile, NamesTheLineThatIsWrong) {
   for (const char* bad :
-       {"a\nb slots=0", "a\nb slots=x", "a\nb slots", "a\nb slots=", "a\nb 4", "a\nb slot=4",
-        "a\nb slots=1 slots=2", "a\nb max_slots=x", "a\na", "a\n-x", "a\nslots=4"}) {
+       {"a\nb slots=0", "a\nb slots=x", "a\nb slots", "a\nb slots=", "a\nb slots =", "a\nb = 4",
+        "a\nb 4", "a\nb slot=4", "a\nb slots=1 slots=2", "a\nb max_slots=x", "a\na", "a\n-x",
+        "a\nslots=4"}) {
     ASSERT_FALSE(parse_hostfile(bad)) << bad;
     EXPECT_THAT(parse_hostfile(bad).error().message(), HasSubstr("line 2: ")) << bad;
   }
@@ -75,6 +76,8 @@ TEST(ParseHostfile, ReadsTheFormsOfDeepSpeedAndOpenMpi) {
                               "bb\tmax-slots=2   slots=2\nroot@cc\n[fe80::1] slots=3"),
               ElementsAre(host("aa", 4), host("bb", 2), host("root@cc"), host("fe80::1", 3)));
   EXPECT_THAT(*parse_hostfile("a:4"), ElementsAre(host("a", 4)));
+  EXPECT_THAT(*parse_hostfile("// two nodes\na slots = 4 max-slots= 8 // the first\nb\tslots =2"),
+              ElementsAre(host("a", 4), host("b", 2)));
 }
 
 TEST(WithoutUser, KeepsTheHost) {
