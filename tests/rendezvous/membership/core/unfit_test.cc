@@ -33,18 +33,18 @@ TEST_F(Unfit, ASpareTakesThePlaceAndNoBudgetIsUsed) {
   for (const char* host : {"a", "b", "c"}) join(host);
   say("a", AgentPhase::kRunning, 0);
   fail_check("b", 0);
-  ASSERT_TRUE(told<Stop>("a"));
-  EXPECT_EQ(told<Stop>("a")->reason, std::string("node 1 (b) is not fit: ") + kFault);
+  ASSERT_TRUE(received<Stop>("a"));
+  EXPECT_EQ(received<Stop>("a")->reason, std::string("node 1 (b) is not fit: ") + kFault);
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("a") && told<Assignment>("c"));
-  EXPECT_EQ(told<Assignment>("c")->generation, Generation(1));
-  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(1));
-  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b) is not fit: "));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 0);
-  ASSERT_TRUE(told<Assignment>("a")->failure);
-  EXPECT_EQ(told<Assignment>("a")->failure->ends.front().loss, NodeLoss::kUnfit);
-  ASSERT_TRUE(told<Wait>("b"));
-  EXPECT_EQ(told<Wait>("b")->reason, std::string("this node is not fit: ") + kFault);
+  ASSERT_TRUE(received<Assignment>("a") && received<Assignment>("c"));
+  EXPECT_EQ(received<Assignment>("c")->generation, Generation(1));
+  EXPECT_EQ(received<Assignment>("c")->node_rank, NodeRank(1));
+  EXPECT_THAT(received<Assignment>("a")->reason, HasSubstr("node 1 (b) is not fit: "));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 0);
+  ASSERT_TRUE(received<Assignment>("a")->failure);
+  EXPECT_EQ(received<Assignment>("a")->failure->ends.front().loss, NodeLoss::kUnfit);
+  ASSERT_TRUE(received<Wait>("b"));
+  EXPECT_EQ(received<Wait>("b")->reason, std::string("this node is not fit: ") + kFault);
   EXPECT_THAT(log_, HasSubstr("node 1 (b) is not fit: "));
   EXPECT_EQ(counted_.restarts, 0);
   EXPECT_EQ(job_->restarts_used(), 0);
@@ -57,14 +57,14 @@ TEST_F(Unfit, WithoutASpareTheJobWaitsAndEndsWithTheReason) {
   say("a", AgentPhase::kRunning, 0);
   fail_check("b", 0);
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Wait>("a"));
-  EXPECT_EQ(told<Wait>("a")->reason,
+  ASSERT_TRUE(received<Wait>("a"));
+  EXPECT_EQ(received<Wait>("a")->reason,
             std::string("2 of 2 nodes here: a, b; not fit: b (") + kFault + ")");
   beating_ = {"a", "b"};
   pass(seconds(601));
-  ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kJoinTimeout));
-  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("not fit: b (memory"));
+  ASSERT_TRUE(received<End>("a"));
+  EXPECT_EQ(received<End>("a")->verdict.exit_code, to_int(ExitCode::kJoinTimeout));
+  EXPECT_THAT(received<End>("a")->verdict.headline, HasSubstr("not fit: b (memory"));
 }
 
 TEST_F(Unfit, AnElasticJobGoesOnWithTheOthers) {
@@ -74,8 +74,8 @@ TEST_F(Unfit, AnElasticJobGoesOnWithTheOthers) {
   say("a", AgentPhase::kRunning, 0);
   fail_check("b", 0);
   say("a", AgentPhase::kIdle, 0);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->world_size, 1);
   say("a", AgentPhase::kRunning, 1);
   EXPECT_EQ(job_->phase(), JobPhase::kRunning) << "the unfit node does not join it";
   EXPECT_EQ(job_->generation(), Generation(1));
@@ -85,8 +85,8 @@ TEST_F(Unfit, AJobOfOneNodeWithoutOthersEnds) {
   start({1, 1}, 3);
   join("a");
   fail_check("a", 0);
-  ASSERT_TRUE(told<End>("a"));
-  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_TRUE(received<End>("a"));
+  const Verdict& verdict = received<End>("a")->verdict;
   EXPECT_EQ(verdict.exit_code, to_int(ExitCode::kNodeLost));
   EXPECT_EQ(verdict.not_restarted_because, "the job has no other node");
   EXPECT_THAT(verdict.headline, HasSubstr(std::string("node 0 (a) is not fit: ") + kFault));
@@ -97,9 +97,9 @@ TEST_F(Unfit, AllNodesThatAreNotFitAreTakenOutTogether) {
   for (const char* host : {"a", "b", "c", "d"}) join(host);
   fail_check("a", 0);
   fail_check("b", 0);
-  ASSERT_TRUE(told<Assignment>("c") && told<Assignment>("d"));
+  ASSERT_TRUE(received<Assignment>("c") && received<Assignment>("d"));
   EXPECT_FALSE(has_place("a") || has_place("b"));
-  EXPECT_EQ(told<Assignment>("c")->restart_count, 0);
+  EXPECT_EQ(received<Assignment>("c")->restart_count, 0);
 }
 
 TEST_F(Unfit, AFailureOfAWorkerBeforeItStillUsesBudget) {
@@ -107,9 +107,9 @@ TEST_F(Unfit, AFailureOfAWorkerBeforeItStillUsesBudget) {
   for (const char* host : {"a", "b", "c"}) join(host);
   say("a", AgentPhase::kIdle, 0, {killed(0, std::chrono::milliseconds(50))});
   fail_check("b", 0);
-  ASSERT_TRUE(told<Assignment>("a"));
-  EXPECT_EQ(told<Assignment>("a")->restart_count, 1);
-  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("was killed by SIGKILL"));
+  ASSERT_TRUE(received<Assignment>("a"));
+  EXPECT_EQ(received<Assignment>("a")->restart_count, 1);
+  EXPECT_THAT(received<Assignment>("a")->reason, HasSubstr("was killed by SIGKILL"));
   EXPECT_FALSE(has_place("b"));
 }
 
@@ -127,7 +127,7 @@ TEST_F(Unfit, ItIsNotTakenBackAfterItsConnectionBroke) {
   say("a", AgentPhase::kRunning, 1);
   EXPECT_EQ(job_->generation(), Generation(1));
   EXPECT_FALSE(has_place("b"));
-  ASSERT_TRUE(told<Wait>("b"));
+  ASSERT_TRUE(received<Wait>("b"));
 }
 
 TEST_F(Unfit, ItMayLeaveWithoutAnEndOfTheJob) {
