@@ -257,7 +257,7 @@ class Membership {
   // Continues the books and the history of an ended job, which begins again as this one.
   // REQUIRES: no generation was formed.
   void continue_books(const Membership& ended);
-  // The latest generations, the oldest first: when and why they ended.
+  // Returns the latest generations, the oldest first: when and why they ended.
   const std::vector<GenerationRecord>& generations() const { return history_.records(); }
   // Returns how many ranks of the generation make the others wait now.
   std::size_t slow_ranks() const { return slow_search_.slow_ranks(); }
