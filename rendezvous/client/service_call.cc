@@ -172,9 +172,9 @@ class Call {
         if (request_.follow) return static_cast<void>(timer_.cancel());
         return arm(call_.to_more, "no more output");
       }
-      const bool waits = request_.what == UserRequest::What::kStop && answer->done;
+      const bool waits = request_.what == UserRequest::What::kStop && answer->done && call_.to_end;
       if (!waits) return over();
-      arm(call_.to_end, "it answered: " + answer->text + "; but the job did not end");
+      arm(*call_.to_end, "it answered: " + answer->text + "; but the job did not end");
     } else if (const End* end = std::get_if<End>(&*message)) {
       reply_.verdict = end->verdict;
       over();

@@ -33,7 +33,8 @@ struct ServiceCall {
   TlsContextPtr tls;                   // of an agent; null: without TLS
   Duration to_answer = std::chrono::seconds(10);  // from the name look-up to the Answer
   Duration to_more = std::chrono::seconds(10);    // from one Answer to the next, unless followed
-  Duration to_end{};                              // from the Answer to a stop to its End
+  // From the Answer to a stop to its End. nullopt: the End is not waited for.
+  std::optional<Duration> to_end = {};
   // For kLogs, kFlight and kStacks: receives each Answer that is followed by another. It may block,
   // and the service waits for it. It returns false when the caller wants no more output.
   std::function<bool(const Answer&)> on_output = nullptr;

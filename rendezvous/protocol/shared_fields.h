@@ -43,8 +43,12 @@ void fields(F& at, Of<F, WorkerEnd>& end) {
   at.optional("blames", end.blames >= 0, end.blames, kCount);
   at.optional("step", end.step, kStep);
   at.field("age_ms", end.age);
-  at.optional("loss", end.kind == EndKind::kNodeLost, end.loss, kNodeLossWords);
+  bool is_unfit = end.loss == NodeLoss::kUnfit;
+  at.optional("loss", end.kind == EndKind::kNodeLost && !is_unfit, end.loss, kNodeLossWords);
+  // A field of its own, because older versions refuse a word of `loss` that they do not know.
+  at.optional("unfit", is_unfit, is_unfit);
   if constexpr (F::kReads) {
+    if (is_unfit) end.loss = NodeLoss::kUnfit;
     // Older versions do not write it. Their message tells.
     if (!at.has("loss") && end.kind == EndKind::kNodeLost && end.message.starts_with(kSilentFor))
       end.loss = NodeLoss::kLeaseExpired;

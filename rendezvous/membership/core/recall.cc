@@ -94,7 +94,7 @@ bool Membership::settle_recall() {
   if (ended) return true;
   if (here.empty()) {  // no node has come back: the outage may be all that has happened
     if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
-    const TimePoint heard = books_.state().open.heard;
+    const TimePoint heard = books_.is_in_generation() ? books_.state().open.heard : now_;
     history_.leave(GenerationEnd::kInterrupted, kServiceRestarted, heard);
     books_.leave(TimeCause::kRecovery, heard, now_);
     return true;

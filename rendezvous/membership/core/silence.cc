@@ -31,6 +31,7 @@ void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoin
   const AgentStatus& is = hello.status;
   const AgentStatus& was = member.status;
   if (member.local || !member.assignment || phase_ == JobPhase::kEnded || recall_until_) return;
+  if (!is.unfit.empty()) return;  // it had no workers
   if (now_ - last_heard < lease_ / 2 || is.generation != generation_) return;
   const bool ended = is.phase == AgentPhase::kIdle || is.phase == AgentPhase::kStopping;
   const bool ran = was.phase == AgentPhase::kRunning || was.generation < generation_;

@@ -237,8 +237,13 @@ def look_through_a_service(binaries: pathlib.Path) -> None:
             with dashboard_of(binaries, f"--rdzv-endpoint={address}", "--", JOB) as (_, url):
                 page.open(url)
                 go_to_the_job(page)
+                page.evaluate("window.real = fetch; window.codes = []; window.fetch = async (...a) "
+                              "=> { const r = await real(...a); if (a[0] === 'act') codes.push(r.status); "
+                              "return r; }")
                 click(page, "do-stop")
                 click(page, "yes")
+                page.wait_for("codes.length")
+                assert page.evaluate("codes") == [200], page.text()
                 assert job.wait(PATIENCE) == 128 + signal.SIGTERM
 
 

@@ -185,6 +185,24 @@ TEST(ControlCodec, AnExpiredLeaseIsReadFromTheMessageOfAnOlderVersion) {
   EXPECT_EQ(loss_in(now), NodeLoss::kReported) << "the field counts, not the message";
 }
 
+// Versions before "unfit" refuse a word of "loss" that they do not know.
+TEST(ControlCodec, ANodeThatIsNotFitIsALostNodeForAnOlderVersion) {
+  const WorkerEnd end{
+      .kind = EndKind::kNodeLost, .message = "memory: 100 MB/s", .loss = NodeLoss::kUnfit};
+  std::string frame = body(encode(ServiceMessage(End{{.ends = {end}}})));
+  EXPECT_THAT(frame, Not(HasSubstr(R"("loss")")));
+  const auto loss_in = [](const std::string& text) {
+    const Result<ServiceMessage> read = decode<ServiceMessage>(text);
+    EXPECT_TRUE(read) << read.error().message();
+    return std::get<End>(*read).verdict.ends[0].loss;
+  };
+  EXPECT_EQ(loss_in(frame), NodeLoss::kUnfit);
+  const std::string field = R"("unfit":true)";
+  ASSERT_NE(frame.find(field), std::string::npos) << frame;
+  frame.replace(frame.find(field), field.size(), R"("later":true)");
+  EXPECT_EQ(loss_in(frame), NodeLoss::kReported) << "what an older version reads";
+}
+
 // Versions before "cause" tell only by the headline why a job ended. A later one may have others.
 TEST(ControlCodec, TheCauseIsReadFromTheHeadlineOfAnOlderVersion) {
   const Verdict stopped = stopped_verdict(143, "why");
