@@ -118,13 +118,13 @@ TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
     ASSERT_FALSE(group.takes(torch::kCPU));
     LateRequests requests(group);
     QueueDevice::close_stream();  // begin() does not wait for the stream
-    requests.begin({rank == 0, false});
+    requests.send({rank == 0, false});
     QueueDevice::open_stream();
-    EXPECT_THAT(requests.last({false, false}), ElementsAre(true, false));
-    requests.begin({false, rank == 1});
+    EXPECT_THAT(requests.take_previous({false, false}), ElementsAre(true, false));
+    requests.send({false, rank == 1});
     group.barrier();              // now the requests have been exchanged
     QueueDevice::close_stream();  // last() does not wait for it, either
-    EXPECT_THAT(requests.last({false, false}), ElementsAre(false, true));
+    EXPECT_THAT(requests.take_previous({false, false}), ElementsAre(false, true));
     QueueDevice::open_stream();
     QueueDevice::drain();
   });

@@ -101,6 +101,7 @@ class Node {
     ended_after_stop_.clear();
     descendants_ = static_cast<int>(rng_.below(3));
   }
+  void perform(const CheckNode&) { ADD_FAILURE() << "no check was asked for"; }
   void perform(const SignalTree&) {
     told_to_end_ = true;
     suspended_ = false;
