@@ -50,8 +50,8 @@ class JobWatch {
   JobPicture picture();
   // Sends another request of the job. `part` receives what agents send, as lines of JSON; it
   // returns false if the caller wants no more. Returns the last Answer. If none could be asked, it
-  // is not done, and its text says why. Several threads may call it at a time, but not beside
-  // picture(). REQUIRES: find() has returned 0.
+  // is not done, and its text says why. Several threads may call it at a time, but not while
+  // picture() runs. REQUIRES: find() has returned 0.
   Answer ask(const UserRequest& request, const std::function<bool(const Answer&)>& part) const;
 
  private:

@@ -62,7 +62,9 @@ class BrowserFile {
   std::string path_;  // empty: there is none
 };
 
-int serve(JobWatch watch, DashboardStatus first, UniqueFd signals, Listener listener, bool opens) {
+// Serves the page until the job or a signal ends it. Ends the process.
+[[noreturn]] void serve(JobWatch watch, DashboardStatus first, UniqueFd signals, Listener listener,
+                        bool opens) {
   const std::string token = random_hex(32);
   const std::string url = concat("http://", to_text(listener.address), "/#token=", token);
   const std::string job = first.job();
@@ -93,10 +95,9 @@ int serve(JobWatch watch, DashboardStatus first, UniqueFd signals, Listener list
   }
   io.run();
   browser.reset();
-  // A thread may wait for a service for seconds. It must not run while its io_context goes.
+  // A thread that asks the job may use `server` and `io` now, so neither is destroyed.
   std::fflush(nullptr);
-  if (server.is_asking()) std::_Exit(code);
-  return code;
+  std::_Exit(code);
 }
 
 }  // namespace
@@ -123,8 +124,8 @@ int run_dashboard(const std::vector<std::string>& arguments) {
   if (!signals) return fail("ddprun", signals.error(), ExitCode::kFiles);
   Result<Listener> listener = listen_tcp(HostPort{.host = "127.0.0.1", .port = 0});
   if (!listener) return fail("ddprun", listener.error(), ExitCode::kFiles);
-  return serve(std::move(watch), std::move(status), std::move(*signals), std::move(*listener),
-               options->opens);
+  serve(std::move(watch), std::move(status), std::move(*signals), std::move(*listener),
+        options->opens);
 }
 
 }  // namespace ddprun

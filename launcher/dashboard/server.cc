@@ -66,7 +66,6 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   std::string job() const { return status_.job(); }
-  bool is_asking() const { return asking_ > 0; }
 
  private:
   // --- browsers -------------------------------------------------------------------------------
@@ -118,7 +117,6 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void ask(const UserRequest& request, const HttpFinish& finish) {
     ++orders_;
-    ++asking_;
     const Result<void> started =
         start_detached_thread("order", [self = shared_from_this(), request, finish] {
           PageReply reply;
@@ -130,13 +128,11 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
           if (!page) page = reply.take(last);
           asio::post(self->io_, [self, finish, page] {
             --self->orders_;
-            --self->asking_;
             if (!self->is_stopped_) finish(*page);
           });
         });
     if (started) return;
     --orders_;
-    --asking_;
     finish(text_page(started.error().message(), 503));
   }
 
@@ -148,15 +144,12 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void fetch() {
-    ++asking_;
     const Result<void> started = start_detached_thread("status", [self = shared_from_this()] {
       asio::post(self->io_, [self, picture = self->status_watch_.picture()] {
-        --self->asking_;
         if (!self->is_stopped_) self->take(picture);
       });
     });
     if (started) return;
-    --asking_;
     take({.trouble = started.error().message(), .code = ExitCode::kNoAnswer});
   }
 
@@ -186,7 +179,6 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpEntry> entry_;
   std::optional<TcpAcceptor> acceptor_;
   int orders_ = 0;
-  int asking_ = 0;
   bool has_warned_ = false;
   bool is_stopped_ = false;
 };
@@ -200,7 +192,5 @@ DashboardServer::DashboardServer(asio::io_context& io, UniqueFd listener, JobWat
 }
 
 DashboardServer::~DashboardServer() { impl_->stop(); }
-
-bool DashboardServer::is_asking() const { return impl_->is_asking(); }
 
 }  // namespace ddprun

@@ -5,7 +5,8 @@
 // cookie (launcher/dashboard/access.h).
 //
 // One thread, which runs the io_context, makes all calls. Questions to the job run in threads of
-// their own, which may outlive the server: end the process by _Exit() while is_asking().
+// their own, which may outlive the server and still use the io_context. So end the process by
+// _Exit(), and destroy neither.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -26,9 +27,6 @@ class DashboardServer {
   DashboardServer(boost::asio::io_context& io, UniqueFd listener, JobWatch watch,
                   DashboardStatus first, const std::string& token, std::function<void()> over);
   ~DashboardServer();
-
-  // Returns whether a thread asks the job now.
-  bool is_asking() const;
 
  private:
   class Impl;

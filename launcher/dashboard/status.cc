@@ -1,6 +1,8 @@
 #include "launcher/dashboard/status.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "base/version.h"
@@ -18,16 +20,21 @@ bool DashboardStatus::take(const Json& picture, std::chrono::system_clock::time_
   if (job.empty()) return false;
   // What agents say is newer than what the service knows. They may have a part of the ranks only.
   Json ranks = Json::array();
-  std::int64_t foremost = 0;
+  std::optional<std::int64_t> foremost;
   for (const Json& agent : list_field(picture, "agents")) {
     for (const Json& rank : list_field(agent, "ranks")) {
-      foremost = std::max(foremost, integer_field(rank, "step").value_or(0));
+      if (const auto step = integer_field(rank, "step")) {
+        foremost = std::max(foremost.value_or(*step), *step);
+      }
       ranks.push_back(rank);
     }
   }
-  // Agents say how far a rank is behind their own ranks only.
+  // Agents say how far a rank is behind their own ranks only. Programs may report any number: the
+  // difference of two of them fits only if it is unsigned.
   for (Json& rank : ranks) {
-    if (const auto step = integer_field(rank, "step")) rank["lag"] = foremost - *step;
+    const auto step = integer_field(rank, "step");
+    if (!step) continue;
+    rank["lag"] = static_cast<std::uint64_t>(*foremost) - static_cast<std::uint64_t>(*step);
   }
   if (!ranks.empty() && ranks.size() >= list_field(job, "ranks").size()) {
     job["ranks"] = std::move(ranks);

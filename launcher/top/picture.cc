@@ -1,6 +1,8 @@
 #include "launcher/top/picture.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -105,9 +107,14 @@ JobView view_of(const Json& picture) {
     view.ranks_left_out = integer_field(job, "ranks_left_out").value_or(0);
   }
   view.progress = progress_of(picture);
-  // Agents say how far a rank is behind their own ranks only.
+  // Agents say how far a rank is behind their own ranks only. Programs may report any number: the
+  // difference of two of them fits only if it is unsigned.
+  constexpr std::uint64_t kMostLag = std::numeric_limits<std::int64_t>::max();
   for (TopRow& row : view.ranks) {
-    if (row.step) row.lag = *view.progress.step - *row.step;
+    if (!row.step) continue;
+    const auto lag =
+        static_cast<std::uint64_t>(*view.progress.step) - static_cast<std::uint64_t>(*row.step);
+    row.lag = static_cast<std::int64_t>(std::min(lag, kMostLag));
   }
   return view;
 }

@@ -43,6 +43,22 @@ TEST(DashboardStatus, HasTheRanksThatAgentsKnow) {
       << "this host has a part of the job";
 }
 
+TEST(DashboardStatus, AWorkerMayReportAnyStep) {
+  DashboardStatus status;
+  ASSERT_TRUE(status.take(Json::parse(R"({"job": {"id": "a"}, "agents": [{"ranks": [
+      {"step": -9223372036854775808}, {"step": 9223372036854775807}]}]})"),
+                          kWhen));
+  Json ranks = Json::parse(status.text()).at("jobs")[0].at("ranks");
+  EXPECT_EQ(ranks[0].at("lag"), 18446744073709551615u);
+  EXPECT_EQ(ranks[1].at("lag"), 0);
+  ASSERT_TRUE(status.take(Json::parse(R"({"job": {"id": "a"}, "agents": [{"ranks": [
+      {"step": -7}, {"step": -3}]}]})"),
+                          kWhen));
+  ranks = Json::parse(status.text()).at("jobs")[0].at("ranks");
+  EXPECT_EQ(ranks[0].at("lag"), 4);
+  EXPECT_EQ(ranks[1].at("lag"), 0);
+}
+
 TEST(DashboardStatus, KeepsTheJobWhileNothingNewComes) {
   DashboardStatus status;
   ASSERT_TRUE(status.take(Json::parse(R"({"job": {"id": "a", "phase": "running"}})"), kWhen));

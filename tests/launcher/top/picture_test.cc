@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/concat.h"
@@ -42,6 +44,14 @@ TEST(Picture, HasTheJobAndItsRanks) {
   EXPECT_EQ(view.progress.steps_per_second, 2.5);
   EXPECT_EQ(view.progress.total_steps, 200);
   EXPECT_EQ(view.progress.left, std::chrono::seconds(38));
+}
+
+TEST(Picture, AWorkerMayReportAnyStep) {
+  const JobView view = view_of(Json::parse(R"({"agents": [{"ranks": [
+      {"step": -9223372036854775808}, {"step": 9223372036854775807}]}]})"));
+  ASSERT_EQ(view.ranks.size(), 2u);
+  EXPECT_EQ(view.ranks[0].lag, std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(view.ranks[1].lag, 0);
 }
 
 TEST(Picture, OnlyAJobThatRunsHasATimeThatIsLeft) {
