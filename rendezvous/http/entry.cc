@@ -124,10 +124,11 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  // The page has a deadline of its own. Meanwhile nothing is read.
+  // The page has a deadline of its own. Meanwhile nothing is read, and other connections are closed
+  // first.
   void wait_for_page(const ConnectionPtr& connection,
                      const std::function<void(const HttpFinish&)>& later) {
-    connection->deadline.cancel();
+    connection->deadline.expires_at(std::chrono::steady_clock::time_point::max());
     connection->is_waiting = true;
     later([self = shared_from_this(), connection](const HttpPage& page) {
       if (connection->closed) return;

@@ -164,14 +164,12 @@ std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::siz
     const auto text = request[field];
     return std::string_view(text.data(), text.size());
   };
-  const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
   std::optional<HttpPage> page = pages_({.path = path,
                                          .authorization = value(http::field::authorization),
                                          .cookie = value(http::field::cookie),
                                          .origin = value(http::field::origin),
                                          .host = value(http::field::host),
                                          .is_post = is_post,
-                                         .query = query,
                                          .body = body});
   if (!page) page = text_page("no such page", 404);
   asked_ = {!is_head, last, takes_post(path) ? "POST" : kMethods};

@@ -64,9 +64,8 @@ struct HttpRequest {
   std::string_view origin = {};
   std::string_view host = {};
   bool is_post = false;
-  std::string_view query = {};  // without the ?; empty if there is none
-  std::string_view body = {};   // of a POST
-  std::string peer = {};        // numeric address of the client
+  std::string_view body = {};  // of a POST
+  std::string peer = {};       // numeric address of the client
 };
 
 // Returns the page that a request asks for; nullopt: there is no such page.

@@ -44,10 +44,10 @@ void PageReply::notice(const std::string& text) {
 }
 
 std::optional<HttpPage> PageReply::take(const Answer& answer) {
-  const bool is_first = lines_.empty();
-  if (!answer.more && is_first && answer.page.empty()) {
+  if (!answer.more && !has_begun_ && answer.page.empty()) {
     return text_page(answer.text, answer.done ? 200 : 409);
   }
+  if (answer.more) has_begun_ = true;
   const bool fits = lines_.size() + answer.page.size() <= kMaxBytes;
   if (fits) lines_ += answer.page;
   notice(answer.text);

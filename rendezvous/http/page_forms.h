@@ -60,6 +60,7 @@ class PageReply {
   void notice(const std::string& text);
 
   std::string lines_;
+  bool has_begun_ = false;  // an Answer came that was not the last one
 };
 
 }  // namespace ddprun

@@ -122,7 +122,7 @@ export function actionsOf(job, generation, changed) {
     stacks.hidden = true;
     try {
       const {ok, text, isLines, isForbidden} = await give(order, job.id, asked);
-      said.textContent = isLines ? "" : text;
+      said.textContent = isLines ? "" : text || "Nothing came.";
       said.classList.toggle("bad", !ok);
       stacks.textContent = isLines ? text : "";
       stacks.hidden = !isLines;

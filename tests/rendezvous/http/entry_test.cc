@@ -30,6 +30,7 @@ using testing_support::RawTcpClient;
 constexpr std::string_view kGet = "GET /page HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::string_view kGetLarge = "GET /large HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::string_view kGetEvents = "GET /events HTTP/1.1\r\nHost: here\r\n\r\n";
+constexpr std::string_view kGetLater = "GET /later HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::size_t kLarge = 1 << 20;
 
 // Server: an acceptor that hands connections to the entry. In ddprun the rendezvous service does
@@ -57,6 +58,8 @@ class Server {
     entry_.changed();
   }
   void close_readers() { entry_.close_readers(); }
+  bool is_asked_for_later() const { return static_cast<bool>(later_); }
+  void answer_later() { later_(text_page("hello")); }
   void show_last(std::string status) {
     status_ = std::move(status);
     entry_.show_last();
@@ -69,6 +72,9 @@ class Server {
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/sealed") return HttpPage{.body = body_of(request.encrypted ? "yes\n" : "no\n")};
     if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
+    if (path == "/later") {
+      return HttpPage{.later = [this](const HttpFinish& finish) { later_ = finish; }};
+    }
     if (path == "/refused") {  // after its head has been sent
       boost::asio::post(io_, [this] { close_readers(); });
       return HttpPage{.type = "text/event-stream", .is_stream = true};
@@ -78,6 +84,7 @@ class Server {
   }
   boost::asio::io_context& io_;
   std::string status_ = "first";
+  HttpFinish later_;  // of /later; empty: it was not asked for
   HttpEntry entry_;
   TcpAcceptor acceptor_;
 };
@@ -102,6 +109,14 @@ class RunningHttp : public testing_support::RunningServer<Server> {
   }
   void close_readers() {
     on_thread([&] { server().close_readers(); });
+  }
+  bool is_asked_for_later() {
+    bool is_asked = false;
+    on_thread([&] { is_asked = server().is_asked_for_later(); });
+    return is_asked;
+  }
+  void answer_later() {
+    on_thread([&] { server().answer_later(); });
   }
 };
 
@@ -348,6 +363,45 @@ TEST(HttpEntry, TheNumberOfConnectionsAndANewOneIsServedAllTheSame) {
   EXPECT_EQ(http.counters().connections, 4u);
   holding.back()->send("TP/1.1\r\nHost: here\r\n\r\n");
   EXPECT_THAT(receive_one(*holding.back()), EndsWith("hello\n"));
+}
+
+TEST(HttpEntry, AConnectionThatWaitsForItsPageIsTheLastToBeClosed) {
+  RunningHttp http({.connections = 2, .patience = std::chrono::hours(1)});
+  RawTcpClient waiting(http.port());
+  waiting.send(kGetLater);
+  ASSERT_TRUE(eventually([&] { return http.is_asked_for_later(); }));
+  RawTcpClient idle(http.port());
+  ASSERT_TRUE(eventually([&] { return http.counters().connections == 2; }));
+  RawTcpClient probe(http.port());
+  probe.send(kGet);
+  EXPECT_THAT(receive_one(probe), EndsWith("hello\n"));
+  EXPECT_TRUE(idle.is_closed());
+  http.answer_later();
+  EXPECT_THAT(receive_one(waiting), EndsWith("hello\n"));
+}
+
+TEST(HttpEntry, APageThatComesAfterItsConnectionWasClosedIsDropped) {
+  RunningHttp http({.connections = 1, .patience = std::chrono::hours(1)});
+  RawTcpClient waiting(http.port());
+  waiting.send(kGetLater);
+  ASSERT_TRUE(eventually([&] { return http.is_asked_for_later(); }));
+  RawTcpClient probe(http.port());
+  probe.send(kGet);
+  EXPECT_THAT(receive_one(probe), EndsWith("hello\n"));
+  EXPECT_TRUE(waiting.is_closed()) << "there is no other one";
+  http.answer_later();
+  EXPECT_EQ(http.counters().connections, 1u);
+  EXPECT_EQ(http.counters().answers, (std::map<int, std::uint64_t>{{200, 1}}));
+}
+
+TEST(HttpEntry, AClientMayLeaveBeforeItsPageIsMade) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  client.send(kGetLater);
+  ASSERT_TRUE(eventually([&] { return http.is_asked_for_later(); }));
+  client.close();
+  http.answer_later();
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
 }
 
 TEST(HttpEntry, GoesWithItsConnectionsAtOnce) {

@@ -37,7 +37,6 @@ class HttpExchangeTest : public testing::Test {
                       std::string(request.host) + " with " + std::string(request.cookie) + "\n"),
           .cookie = "c=d; HttpOnly"};
     }
-    if (path == "/query") return text_page(std::string(request.query));
     if (path == "/later") {
       return HttpPage{.later = [](const HttpFinish& finish) { finish(text_page("no", 409)); }};
     }
@@ -128,12 +127,6 @@ TEST_F(HttpExchangeTest, APageThatIsMadeLaterIsAnsweredAsAskedFor) {
   EXPECT_FALSE(answer->body) << "of a HEAD";
   EXPECT_TRUE(answer->last);
   EXPECT_FALSE(exchange_.next());
-}
-
-TEST_F(HttpExchangeTest, TheQueryIsWhatFollowsThePath) {
-  EXPECT_THAT(text_of(ask(get("/query?a=b?c"))), EndsWith("\r\n\r\na=b?c\n"));
-  EXPECT_THAT(text_of(ask(get("/query?"))), EndsWith("\r\n\r\n\n"));
-  EXPECT_THAT(text_of(ask(get("/query"))), EndsWith("\r\n\r\n\n"));
 }
 
 TEST_F(HttpExchangeTest, AFormIsPostedToFewPlaces) {

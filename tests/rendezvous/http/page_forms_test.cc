@@ -61,6 +61,15 @@ TEST(PageReply, IsOneLineOrTheLinesOfAgents) {
   EXPECT_EQ(*page->body, "{\"a\":1}\n{\"notice\":\"node <b> is silent\"}\n");
 }
 
+TEST(PageReply, IsTheLinesOfAgentsAlsoIfNoneCame) {
+  PageReply reply;
+  EXPECT_FALSE(reply.take({.done = true, .more = true}));
+  const auto page = reply.take({.done = true});
+  ASSERT_TRUE(page);
+  EXPECT_EQ(page->type, "application/x-ndjson");
+  EXPECT_EQ(*page->body, "");
+}
+
 TEST(PageReply, HasABoundAndSaysSo) {
   PageReply reply;
   const std::string half(PageReply::kMaxBytes / 2 + 1, 'x');
