@@ -19,6 +19,7 @@
 #include "tests/support/raw_store_client.h"
 #include "tests/support/raw_tls_client.h"
 #include "tests/support/running_service.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -213,28 +214,33 @@ TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAdd
 }
 
 // The flood is as fast as a thread can be. Without turns each of its hellos would cost a signature,
-// and probes would wait behind them for longer and longer. The limits are far above what a probe
-// takes: the flood shares the cores with the service and other tests.
+// and probes would wait for longer and longer. The limit is far above what a probe takes: the flood
+// shares the cores with the service and other tests.
 TEST_F(ServerWithTls, AFloodOfAbandonedHandshakesDoesNotMakeProbesSlow) {
+  const auto median_of_probes = [this] {
+    std::vector<Duration> times;
+    for (int probe = 0; probe < 10; ++probe) {
+      const TimePoint asked = BootClock::now();
+      EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+      times.push_back(BootClock::now() - asked);
+      testing_support::let_pass(std::chrono::milliseconds(100));
+    }
+    std::ranges::sort(times);
+    return times[times.size() / 2];
+  };
+  const Duration calm = median_of_probes();
   const std::string hello = TlsChannel::agent(agent(), "localhost").take_wire();
   std::atomic<bool> is_over = false;
   std::atomic<int> sent = 0;
   std::thread flood([&] {
     for (; !is_over; ++sent) RawTcpClient(service_.port()).offer(hello);
   });
-  EXPECT_TRUE(eventually([&] { return sent >= 700; }));
-  std::vector<Duration> times;
-  for (int probe = 0; probe < 10; ++probe) {
-    const TimePoint asked = BootClock::now();
-    EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
-    times.push_back(BootClock::now() - asked);
-    testing_support::let_pass(std::chrono::milliseconds(100));
-  }
+  EXPECT_TRUE(eventually([&] { return sent >= 700; }, std::chrono::minutes(1)));
+  const Duration flooded = median_of_probes();
   is_over = true;
   flood.join();
-  std::ranges::sort(times);
-  EXPECT_LT(times[times.size() / 2], std::chrono::seconds(1)) << sent << " hellos";
-  EXPECT_LT(times.back(), std::chrono::seconds(5)) << sent << " hellos";
+  const Duration least = std::chrono::seconds(testing_support::kSanitized ? 10 : 2);
+  EXPECT_LT(flooded, std::max(20 * calm, least)) << sent << " hellos";
 }
 
 // The agent must not take the alert for the answer of another program.
