@@ -238,8 +238,8 @@ def look_through_a_service(binaries: pathlib.Path) -> None:
                 page.open(url)
                 go_to_the_job(page)
                 page.evaluate("window.real = fetch; window.codes = []; window.fetch = async (...a) "
-                              "=> { const r = await real(...a); if (a[0] === 'act') codes.push(r.status); "
-                              "return r; }")
+                              "=> { const r = await real(...a); "
+                              "if (a[0] === 'act') codes.push(r.status); return r; }")
                 click(page, "do-stop")
                 click(page, "yes")
                 page.wait_for("codes.length")
