@@ -9,16 +9,14 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <sstream>
+#include <new>
 #include <string_view>
 #include <vector>
 
 #include "base/background_thread.h"
 #include "base/concat.h"
 #include "base/fnv1a.h"
-#include "base/parse_number.h"
 #include "base/split.h"
 #include "base/unique_fd.h"
 #include "base/write_all.h"
@@ -90,8 +88,14 @@ Result<std::string> try_disk(const std::string& directory) {
 
 void measure_disk(const std::string& directory, NodeMeasurements& measured) {
   if (directory.empty()) return;
-  const std::optional<Result<std::string>> done = result_within<std::string>(
-      kPatience, "ddprun-disk", [directory] { return try_disk(directory); });
+  const std::optional<Result<std::string>> done =
+      result_within<std::string>(kPatience, "ddprun-disk", [directory]() -> Result<std::string> {
+        try {
+          return try_disk(directory);
+        } catch (const std::bad_alloc&) {
+          return errno_text(ENOMEM);
+        }
+      });
   if (!done) {
     measured.disk_error = concat("no answer of ", directory, " within ", kPatience);
   } else {

@@ -14,7 +14,7 @@ namespace ddprun {
 std::uint64_t arithmetic_digest();
 
 // Returns for how long the control groups of this process have stopped it because of their CPU
-// quota, since they were made: the sum over the CPUs. Zero if they do not tell.
+// quota, since they were made: the sum over the CPUs. Zero if they do not report it.
 Duration time_throttled();
 
 // NodeStep: what a measurement does now, for a report that it does not end. Text with static

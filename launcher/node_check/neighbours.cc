@@ -4,8 +4,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -26,6 +27,8 @@ namespace {
 constexpr std::size_t kBytes = std::size_t{256} << 10;  // in each direction
 constexpr Duration kMeet = std::chrono::seconds(3);
 constexpr Duration kExchange = std::chrono::seconds(2);
+constexpr Duration kToken = std::chrono::milliseconds(200);  // once its first byte is here
+constexpr std::size_t kMostPending = 16;
 constexpr std::size_t kTokenBytes = 32;  // as hex
 constexpr std::size_t kHostBytes = 64;
 constexpr std::size_t kSpeedBytes = 24;  // a decimal number
@@ -56,8 +59,8 @@ Result<std::string> receive_text(BlockingSocket& socket, std::size_t bytes,
 Result<double> exchange(BlockingSocket& socket, const std::string& block,
                         const Deadline& deadline) {
   const TimePoint start = BootClock::now();
-  if (const Result<void> told = socket.send_all(std::string(1, kTry) + block, deadline); !told)
-    return told.error();
+  if (const Result<void> sent = socket.send_all(std::string(1, kTry) + block, deadline); !sent)
+    return sent.error();
   const Result<std::string> back = receive_text(socket, block.size(), deadline);
   if (!back) return back.error();
   if (*back != block) return Error{.kind = ErrorKind::kCorrupt, .cause = "bytes were changed"};
@@ -68,9 +71,9 @@ Result<double> exchange(BlockingSocket& socket, const std::string& block,
 // Connects to the neighbour that listens, and measures.
 void measure_out(const NeighbourPlan& plan, StoreClient& store, NodeRank node,
                  std::optional<LinkMeasurement>& out) {
-  const Result<std::string> told = store.get(key_of(node), kMeet);
-  if (!told || *told == kNoPart) return;
-  const std::vector<std::string_view> words = split(*told, ' ');
+  const Result<std::string> found = store.get(key_of(node), kMeet);
+  if (!found || *found == kNoPart) return;
+  const std::vector<std::string_view> words = split(*found, ' ');
   if (words.size() != 3) return;
   const Result<HostPort> address = parse_host_port(words[0]);
   const std::optional<SocketAddress> numeric = address ? numeric_address(*address) : std::nullopt;
@@ -111,10 +114,10 @@ void measure_out(const NeighbourPlan& plan, StoreClient& store, NodeRank node,
 // the token.
 std::optional<LinkMeasurement> serve(BlockingSocket socket, const std::string& token,
                                      NodeRank node) {
-  const Deadline deadline(kExchange);
-  const Result<std::string> head = receive_text(socket, kTokenBytes + kHostBytes, deadline);
+  const Result<std::string> head = receive_text(socket, kTokenBytes + kHostBytes, Deadline(kToken));
   if (!head || head->substr(0, kTokenBytes) != token) return std::nullopt;
   LinkMeasurement link{.node = node, .host = trimmed(head->substr(kTokenBytes))};
+  const Deadline deadline(kExchange);
   TimePoint start = BootClock::now();
   for (;;) {
     Result<std::string> what = receive_text(socket, 1, deadline);
@@ -138,17 +141,39 @@ std::optional<LinkMeasurement> serve(BlockingSocket socket, const std::string& t
   }
 }
 
-// Waits for the neighbour that connects.
+// Waits for the neighbour that connects. Other connections, which send nothing, do not keep it
+// waiting.
 void measure_in(const Listener& listener, const std::string& token, NodeRank node,
                 std::optional<LinkMeasurement>& in) {
   const Deadline deadline(kMeet);
+  std::vector<UniqueFd> pending;
   while (!in) {
-    pollfd entry{.fd = listener.socket.get(), .events = POLLIN, .revents = 0};
-    if (!poll_until({&entry, 1}, deadline.when())) return;
+    std::vector<pollfd> watched{{.fd = listener.socket.get(), .events = POLLIN, .revents = 0}};
+    for (const UniqueFd& one : pending) {
+      watched.push_back({.fd = one.get(), .events = POLLIN, .revents = 0});
+    }
+    if (!poll_until(watched, deadline.when())) return;
+    for (std::size_t i = pending.size(); i-- > 0 && !in;) {
+      if (watched[i + 1].revents == 0) continue;
+      Result<BlockingSocket> socket = BlockingSocket::of(std::move(pending[i]));
+      pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(i));
+      if (socket) in = serve(std::move(*socket), token, node);
+    }
+    if (in || watched[0].revents == 0) continue;
     UniqueFd accepted(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!accepted.valid()) continue;
-    Result<BlockingSocket> socket = BlockingSocket::of(std::move(accepted));
-    if (socket) in = serve(std::move(*socket), token, node);
+    if (pending.size() == kMostPending) pending.erase(pending.begin());
+    pending.push_back(std::move(accepted));
+  }
+}
+
+// Runs the body. Returns whether there was enough memory.
+bool has_memory_for(const std::function<void()>& body) {
+  try {
+    body();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 
@@ -161,23 +186,26 @@ std::vector<LinkMeasurement> measure_links(const NeighbourPlan& plan) {
   if (!store) return {};
   const std::string token = random_hex(kTokenBytes / 2);
   std::optional<Listener> listener;
-  std::string told(kNoPart);
+  std::string published(kNoPart);
   if (plan.takes_part) {
     Result<Listener> made = listen_tcp((*store)->local_address(), plan.ports);
     if (made) {
       listener = std::move(*made);
-      told = concat(to_text(listener->address), " ", token, " ", plan.host);
+      published = concat(to_text(listener->address), " ", token, " ", plan.host);
     }
   }
-  const Result<void> sent = (*store)->set(key_of(plan.node), told);
+  const Result<void> sent = (*store)->set(key_of(plan.node), published);
   // A set has no answer. This waits until it has arrived.
   if (!sent || !(*store)->check({key_of(plan.node)}) || !listener) return {};
   const int count = plan.node_count;
   const NodeRank next((plan.node.value + 1) % count);
   const NodeRank previous((plan.node.value + count - 1) % count);
   std::optional<LinkMeasurement> out, in;
-  side_by_side({[&] { measure_out(plan, **store, next, out); },
-                [&] { measure_in(*listener, token, previous, in); }});
+  bool out_done = false, in_done = false;
+  side_by_side(
+      {[&] { out_done = has_memory_for([&] { measure_out(plan, **store, next, out); }); },
+       [&] { in_done = has_memory_for([&] { measure_in(*listener, token, previous, in); }); }});
+  if (!out_done || !in_done) throw std::bad_alloc();
   std::vector<LinkMeasurement> links;
   if (out) links.push_back(std::move(*out));
   if (in) links.push_back(std::move(*in));

@@ -27,7 +27,8 @@ struct NeighbourPlan {
 };
 
 // Returns the links that were measured, at most two. A neighbour that does not come within some
-// seconds, or takes no part, is left out: the service finds out whether it is lost.
+// seconds, or takes no part, is left out: the service finds out whether it is lost. Throws
+// std::bad_alloc.
 std::vector<LinkMeasurement> measure_links(const NeighbourPlan& plan);
 
 }  // namespace ddprun

@@ -1,12 +1,15 @@
 #include "launcher/node_check/node_check.h"
 
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/background_thread.h"
 #include "base/concat.h"
+#include "base/error.h"
 #include "launcher/node_check/measure.h"
 
 namespace ddprun {
@@ -16,7 +19,7 @@ namespace {
 constexpr const char* kTestVariable = "DDPRUN_TEST_NODE_CHECK";
 constexpr std::string_view kFlippedDigest = "flip-digest";
 
-std::string check(const NodeCheckPlan& plan, NodeStep& step) {
+std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step) {
   NodeMeasurements measured = measure_node(plan.directory, plan.limits, step);
   const char* const hook = std::getenv(kTestVariable);
   if (hook && hook == kFlippedDigest) measured.digest ^= 1;
@@ -26,7 +29,17 @@ std::string check(const NodeCheckPlan& plan, NodeStep& step) {
   NeighbourPlan neighbours = *plan.neighbours;
   neighbours.takes_part = fault.empty();
   const std::vector<LinkMeasurement> links = measure_links(neighbours);
-  return fault.empty() ? fault_of(links, neighbours.node, plan.limits) : fault;
+  if (!fault.empty()) return fault;
+  return fault_of(links, neighbours.node, neighbours.node_count, plan.limits);
+}
+
+// Returns what is wrong with the node; empty: nothing is.
+std::string check(const NodeCheckPlan& plan, NodeStep& step) {
+  try {
+    return measure_and_judge(plan, step);
+  } catch (const std::bad_alloc&) {
+    return concat(step.load(), ": ", errno_text(ENOMEM));
+  }
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 // The value of an option comes from the first of these that has one: the command line, PET_<NAME>
 // in the environment, the file of --config, the scheduler, the default.
 // launcher/cluster/core/cluster_plan.h has the scheduler's values. All arguments after the program
-// belong to the program. Any thread; touches only its arguments, the environment, that file, and
-// whether standard input is a terminal.
+// belong to the program. Any thread; touches only its arguments, the environment, that file,
+// whether standard input is a terminal and, in a pod without a list of GPUs, the driver's library.
 #pragma once
 
 #include <string>

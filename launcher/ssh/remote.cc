@@ -59,10 +59,11 @@ std::string address_of_session() {
   return words.size() == 4 ? std::string(words[2]) : "";
 }
 
-// Returns a text that no other host has. A container with a network or processes of its own is a
-// host.
+// Returns a text that no other host has; empty: it is not known. A container with a network or
+// processes of its own is a host.
 std::string name_of_machine() {
   std::string name = first_line_of("/proc/sys/kernel/random/boot_id");
+  if (name.empty()) return "";
   for (const char* space : {"net", "pid", "uts"}) {
     std::error_code unknown;
     name += " " + std::filesystem::read_symlink(concat("/proc/self/ns/", space), unknown).string();

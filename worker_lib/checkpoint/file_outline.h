@@ -68,6 +68,8 @@ class FileOutline {
   Result<void> open(const std::string& path);
   Result<void> read_archive(std::uint64_t bytes);
   Result<std::string_view> read_part(std::string_view part);
+  // Returns memory for the bytes of a part. Many small parts share one block.
+  std::span<char> make_room(std::size_t bytes);
   // Calls `use(position, bytes)` for what the parts have of these positions.
   template <class Use>
   void for_each_part(std::uint64_t begin, std::uint64_t end, Use&& use) const;
@@ -76,9 +78,6 @@ class FileOutline {
   std::uint64_t begin_ = 0;  // of the file of torch.save in the file
   UniqueFd fd_;
   Range range_;
-  // Returns memory for the bytes of a part. Many small parts share one block.
-  std::span<char> make_room(std::size_t bytes);
-
   std::vector<Part> parts_;  // sorted, when all are read
   std::deque<std::vector<char>> blocks_;
   std::span<char> room_;  // at the end of the last block

@@ -46,8 +46,8 @@ class PieceReader {
   const std::optional<Error>& failure() const { return failure_; }
 
  private:
-  // Each belongs to the reading thread, then to the caller and the digesting thread, which only
-  // read it.
+  // Each belongs to the reading thread, then to the caller and the digesting thread, which reads
+  // it; the caller may write behind the piece.
   struct Slot {
     std::vector<char> bytes;
     std::optional<Error> failure;

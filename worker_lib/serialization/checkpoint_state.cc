@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 
+#include "base/assert.h"
 #include "base/joined.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/serialization/core/archive_writer.h"
@@ -200,6 +201,7 @@ torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
     refuse(concat("a tensor of dtype ", tensor.dtype.name, ", which is not supported"),
            DistError::Kind::kUnsupported);
   const auto saved = archive_.storages.find(tensor.storage.key);
+  DDPRUN_ASSERT(saved != archive_.storages.end(), "an archive has the storages of its tensors");
   c10::Storage& storage = storages_[&saved->first];
   if (!storage) storage = make_storage_(saved->second);
   torch::Tensor result;

@@ -22,7 +22,8 @@ bool is_private(const torch::Tensor& tensor) {
 }
 
 // Returns whether no other tensor of the tree has the tensor's memory: it belongs to the tree's
-// tensor and to one of the program.
+// tensor and to one of the program. Two tensors of the tree that share a storage which only the
+// tree holds look the same. They are stored apart, with the same values.
 bool is_once_in_tree(const torch::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 2;
 }

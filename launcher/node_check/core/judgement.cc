@@ -48,14 +48,14 @@ std::string fault_of(const NodeMeasurements& measured, const NodeLimits& limits)
   return "";
 }
 
-std::string fault_of(const std::vector<LinkMeasurement>& links, NodeRank own,
+std::string fault_of(const std::vector<LinkMeasurement>& links, NodeRank own, int node_count,
                      const NodeLimits& limits) {
   const auto slow = [&](const LinkMeasurement& link) { return is_slow(link, limits); };
   if (links.empty() || !std::ranges::all_of(links, slow)) return "";
   const LinkMeasurement& first = links.front();
   const bool is_one = std::ranges::all_of(
       links, [&](const LinkMeasurement& link) { return link.node == first.node; });
-  if (is_one && own < first.node) return "";
+  if (is_one && (node_count > 2 || own < first.node)) return "";
   const std::string with = concat(" with node ", first.node, " (", first.host, ")");
   std::string fault = first.error.empty()
                           ? concat("link", with, ": ", speed_text(first.bytes_per_s))

@@ -12,8 +12,9 @@
 
 namespace ddprun {
 
-// How often something is measured. It is repeated until a try is within the limit. The first try
-// makes pages, fills caches and opens windows.
+// How often something is measured. Invariant: A measurement is repeated until a try is within its
+// limit, at least twice and at most 10 times. The first try makes pages, fills caches and opens
+// windows.
 inline constexpr int kTries = 10;
 inline constexpr int kLeastTries = 2;
 
@@ -57,9 +58,10 @@ struct LinkMeasurement {
 // is fit.
 std::string fault_of(const NodeMeasurements& measured, const NodeLimits& limits);
 
-// Judges the links of node rank `own`. A node whose links are all slow is not fit. A single slow
-// link does not show whose fault it is: the node with the higher rank gives way.
-std::string fault_of(const std::vector<LinkMeasurement>& links, NodeRank own,
+// Judges the links of node rank `own`. A node whose links with both neighbours are slow is not fit.
+// Two nodes have one link, which does not show whose fault it is: the node with the higher rank
+// gives way. With more nodes, a single measured link is no fault.
+std::string fault_of(const std::vector<LinkMeasurement>& links, NodeRank own, int node_count,
                      const NodeLimits& limits);
 
 }  // namespace ddprun

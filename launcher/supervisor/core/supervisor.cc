@@ -132,11 +132,18 @@ void Supervisor::on(const NodeChecked& checked) {
   if (state_ != State::kChecking || checked.generation != generation_) return;
   if (checked.fault.empty()) return start_workers();
   unfit_ = checked.fault;
-  state_ = State::kIdle;
   say(Say::Level::kError, concat("--node-check: ", options_.host, " is not fit: ", unfit_,
                                  "; it gets no workers until ddprun is started there again"));
-  act(ReleaseGeneration{});
+  end_check();
+  if (state_ == State::kExited) return;
   act(SendStatus{});
+}
+
+// Ends a check without workers. A request to save that came meanwhile ends this node.
+void Supervisor::end_check() {
+  state_ = State::kIdle;
+  act(ReleaseGeneration{});
+  if (std::exchange(asked_to_save_, false)) ask_to_save(UserSignal{options_.checkpoint_signal});
 }
 
 void Supervisor::start_workers() {
@@ -159,8 +166,8 @@ void Supervisor::on(const Stop& stop) {
   if (stop.generation < generation_ && state_ != State::kIdle) return;
   switch (state_) {
     case State::kChecking:
-      state_ = State::kIdle;
-      act(ReleaseGeneration{});
+      end_check();
+      if (state_ == State::kExited) return;
       [[fallthrough]];
     case State::kIdle:
       miss(stop.generation);
@@ -370,7 +377,7 @@ void Supervisor::ask_to_save(const UserSignal& signal) {
     act(SendStatus{});
     return;
   }
-  if (state_ == State::kChecking) return;  // its workers are asked when they are started
+  if (state_ == State::kChecking) return;  // until its workers are started, or end_check()
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
   if (state_ == State::kFinished || (state_ == State::kStopping && all_well_)) return;
@@ -480,9 +487,7 @@ void Supervisor::on(const ServiceLost& lost) {
   say(Say::Level::kError, lost.reason);
   if (lost.for_good) return exit_killing(to_int(lost.code));
   if (has_workers()) kill();
-  if (state_ != State::kChecking) return;
-  state_ = State::kIdle;
-  act(ReleaseGeneration{});
+  if (state_ == State::kChecking) end_check();
 }
 
 void Supervisor::on(const ServiceRefused& refused) {

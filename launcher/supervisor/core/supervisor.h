@@ -57,7 +57,8 @@
 //
 // kChecking ends with NodeChecked: a fit node goes to kRunning. One that is not fit goes to kIdle,
 // reports why, and is never given workers again. Every other event has there the effect that it has
-// in kIdle. But Wait and Assignment have none, and a lost service ends the check.
+// in kIdle. But Wait, Assignment and a Stop of an older generation have none, a checkpoint signal
+// is remembered until the check has ended, and a lost service ends the check.
 //
 // "Look" means to inspect the workers (LookAtWorkers). "For good" means that the agent will not
 // wait for the service. "Refused" means that the service does not accept this node.
@@ -252,6 +253,7 @@ class Supervisor {
   void on(const WorkersSeen& seen);
   void on(const Tick&);
 
+  void end_check();
   void start_workers();
   void signal_workers(int signal, std::optional<LocalRank> rank);
   void relay(const UserSignal& signal);

@@ -322,6 +322,12 @@ ddprun --nproc-per-node=xpu true
 ddprun --max-restarts=-1 true
 ddprun --max-restarts=99999999999999999999 true
 ddprun --node-failures=0 true
+ddprun --node-check=memory=0 true
+ddprun --node-check=disk=1 true
+ddprun --node-check=memory=4000,link true
+ddprun --node-check=nan=1 true
+ddprun --node-check=core=nan true
+ddprun --node-check=maybe true
 ddprun --restart-window=1h true
 ddprun --hang-timeout=soon true
 ddprun --hang-timeout=-5 true

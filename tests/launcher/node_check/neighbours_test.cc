@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "launcher/process/side_by_side.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/store/client.h"
 #include "tests/support/running_store.h"
 
 namespace ddprun {
@@ -57,6 +59,29 @@ TEST(MeasureLinks, TwoNodesHaveOneNeighbourOnBothSides) {
   ASSERT_EQ(links[0].size(), 2u);
   EXPECT_EQ(links[0][0].node, NodeRank(1));
   EXPECT_EQ(links[0][1].node, NodeRank(1));
+}
+
+TEST(MeasureLinks, AConnectionThatSendsNothingDoesNotKeepTheNeighbourWaiting) {
+  RunningStore store;
+  const HostPort place{"127.0.0.1", store.port()};
+  std::vector<NeighbourPlan> plans = nodes_at(place, 2);
+  std::vector<LinkMeasurement> first, second;
+  side_by_side({[&] { first = measure_links(plans[0]); },
+                [&] {
+                  const auto client = StoreClient::connect({.address = place, .prefix = "ddprun"});
+                  ASSERT_TRUE(client);
+                  const auto published = (*client)->get("node_check/0", std::chrono::seconds(3));
+                  ASSERT_TRUE(published);
+                  const std::string address = published->substr(0, published->find(' '));
+                  const auto silent =
+                      BlockingSocket::connect(*numeric_address(*parse_host_port(address)),
+                                              Deadline(std::chrono::seconds(3)));
+                  ASSERT_TRUE(silent);
+                  second = measure_links(plans[1]);
+                }});
+  EXPECT_EQ(first.size(), 2u);
+  ASSERT_EQ(second.size(), 2u);
+  EXPECT_EQ(second[0].error, "");
 }
 
 TEST(MeasureLinks, LeavesOutANeighbourThatTakesNoPart) {

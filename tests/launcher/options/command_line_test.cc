@@ -83,6 +83,7 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--no-restart-on=2,64-78",
                         "--on-join=checkpoint",
                         "--node-failures=2",
+                        "--node-check=core=20",
                         "--lease=20",
                         "--heartbeat-interval=0.5",
                         "--monitor-interval=5",
@@ -152,6 +153,8 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.ports, (PortRange{7, 9}));
   EXPECT_EQ(options.on_join, OnJoin::kCheckpoint);
   EXPECT_EQ(options.node_failures, 2);
+  ASSERT_TRUE(options.node_check);
+  EXPECT_EQ(options.node_check->core, std::chrono::milliseconds(20));
   EXPECT_EQ(options.times.lease, std::chrono::seconds(20));
   EXPECT_EQ(options.times.heartbeat(), std::chrono::milliseconds(500));
   EXPECT_EQ(options.nodes, (NodeRange{2, 4}));
@@ -199,6 +202,16 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_TRUE(options.shows(LocalRank(0)) && options.shows(LocalRank(2)));
   EXPECT_FALSE(options.shows(LocalRank(1)));
   EXPECT_THAT(options.remarks, testing::IsEmpty()) << "options that do no harm warn at no start";
+}
+
+TEST(CommandLine, NodeCheckIsASwitchOrHasLimits) {
+  EXPECT_EQ(parse({"p"}).node_check, std::nullopt);
+  EXPECT_EQ(parse({"--node-check", "p"}).node_check, NodeLimits());
+  EXPECT_EQ(parse({"--node-check=true", "p"}).node_check, NodeLimits());
+  EXPECT_EQ(parse({"--node-check", "--node-check=false", "p"}).node_check, std::nullopt);
+  NodeLimits limits;
+  limits.memory = 4e9;
+  EXPECT_EQ(parse({"--node-check=memory=4000", "p"}).node_check, limits);
 }
 
 // A script passes an empty value if a variable is unset.

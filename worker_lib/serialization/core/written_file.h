@@ -12,9 +12,8 @@ struct WrittenFile {
   std::uint64_t bytes = 0;
   std::string sha256;  // 64 hexadecimal digits
   // The states of this SHA-256 after each `chain_bytes` bytes, except after the last one, without
-  // separators (util/chained_sha256.h). A part of the file can be
-  // verified by itself with them. chain_bytes is 0 if there are none, because the file is small
-  // or an earlier version wrote it.
+  // separators (util/chained_sha256.h). A part of the file can be verified by itself with them.
+  // chain_bytes is 0 if there are none, because the file is small or an earlier version wrote it.
   std::uint64_t chain_bytes = 0;
   std::string chain = {};
   bool operator==(const WrittenFile&) const = default;

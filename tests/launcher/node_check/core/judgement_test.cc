@@ -18,8 +18,8 @@ LinkMeasurement link(int node, double bytes_per_s) {
       .node = NodeRank(node), .host = "host" + std::to_string(node), .bytes_per_s = bytes_per_s};
 }
 
-std::string judge(std::vector<LinkMeasurement> links, int own) {
-  return fault_of(links, NodeRank(own), NodeLimits());
+std::string judge(std::vector<LinkMeasurement> links, int own, int node_count = 6) {
+  return fault_of(links, NodeRank(own), node_count, NodeLimits());
 }
 
 TEST(NodeJudgement, FindsNoFaultInAHealthyNodeAndAtTheLimits) {
@@ -70,17 +70,22 @@ TEST(NodeJudgement, ASlowLinkIsTheFaultOfTheNodeWhoseLinksAreAllSlow) {
 }
 
 TEST(NodeJudgement, OfTwoNodesWithASlowLinkTheHigherRankGivesWay) {
-  EXPECT_EQ(judge({link(1, 1e6), link(1, 1e6)}, 0), "");
-  EXPECT_EQ(judge({link(0, 1e6), link(0, 1e6)}, 1),
+  EXPECT_EQ(judge({link(1, 1e6), link(1, 1e6)}, 0, 2), "");
+  EXPECT_EQ(judge({link(0, 1e6), link(0, 1e6)}, 1, 2),
             "link with node 0 (host0): 1.00 MB/s (limit 10 MB/s); which end is slow is not known, "
             "and the higher node rank gives way");
-  EXPECT_EQ(judge({link(0, 1e6), link(0, 1e9)}, 1), "") << "one direction is fast";
+  EXPECT_EQ(judge({link(0, 1e6), link(0, 1e9)}, 1, 2), "") << "one direction is fast";
+}
+
+TEST(NodeJudgement, OfSeveralNodesASingleMeasuredLinkIsNoFault) {
+  EXPECT_EQ(judge({link(4, 1e6)}, 5), "");
 }
 
 TEST(NodeJudgement, ALinkThatDoesNotWorkIsSlow) {
   LinkMeasurement dead = link(0, 0);
   dead.error = "connection refused";
-  EXPECT_THAT(judge({dead}, 1), StartsWith("link with node 0 (host0): connection refused (limit"));
+  EXPECT_THAT(judge({dead}, 1, 2),
+              StartsWith("link with node 0 (host0): connection refused (limit"));
 }
 
 }  // namespace

@@ -373,6 +373,26 @@ TEST(ParseVariable, WhatTellsAWorkerItsPlaceIsNotTaken) {
   EXPECT_TRUE(parse_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING=0"));
 }
 
+TEST(ParseNodeLimits, TakesMillisecondsAndMegabytesEachSecond) {
+  NodeLimits limits;
+  EXPECT_EQ(*parse_node_limits(""), limits);
+  limits.memory = 4e9;
+  EXPECT_EQ(*parse_node_limits("memory=4000"), limits) << "the others keep their defaults";
+  limits.core = std::chrono::microseconds(20500);
+  limits.loopback = 1e8;
+  limits.link = 5e5;
+  EXPECT_EQ(*parse_node_limits("memory=4000,loopback=100,link=0.5,core=20.5"), limits);
+}
+
+TEST(ParseNodeLimits, SaysWhatWouldBeRight) {
+  for (const char* bad : {"memory=0", "memory=-1", "memory=", "memory", "disk=1", "nan=1",
+                          "core=nan", "core=1e10", "memory=4000,link", "memory=4000,"}) {
+    const Result<NodeLimits> limits = parse_node_limits(bad);
+    ASSERT_FALSE(limits) << bad;
+    EXPECT_THAT(limits.error().cause, HasSubstr("expected limits such as memory=4000")) << bad;
+  }
+}
+
 TEST(ParseLogBytes, TakesBytesAndPowersOf1024) {
   EXPECT_EQ(parse_log_bytes("0").value(), 0u);
   EXPECT_EQ(parse_log_bytes("5000").value(), 5000u);

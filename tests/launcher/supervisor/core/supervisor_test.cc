@@ -1041,5 +1041,30 @@ TEST_F(CheckedNode, WorkersAreAskedToSaveOnceTheyAreStarted) {
   EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
 }
 
+TEST_F(CheckedNode, LeavesIfItWasAskedToSaveAndIsNotFit) {
+  step(UserSignal{SIGUSR1});
+  checked("memory: slow");
+  EXPECT_TRUE(has<ReleaseGeneration>());
+  EXPECT_FALSE(has<SendStatus>()) << "it has left";
+  ASSERT_TRUE(exit_ && leave_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(CheckedNode, LeavesIfItWasAskedToSaveAndTheCheckIsStopped) {
+  step(UserSignal{SIGUSR1});
+  step(Stop{.generation = Generation(0), .reason = "another node is not fit"});
+  EXPECT_TRUE(has<ReleaseGeneration>());
+  EXPECT_FALSE(has<SendStatus>()) << "it has left";
+  ASSERT_TRUE(exit_ && leave_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(CheckedNode, LeavesIfItWasAskedToSaveAndTheServiceIsLost) {
+  step(UserSignal{SIGUSR1});
+  step(ServiceLost{.reason = "no answer"});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
 }  // namespace
 }  // namespace ddprun
