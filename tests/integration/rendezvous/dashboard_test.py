@@ -15,7 +15,8 @@ import tempfile
 import time
 import urllib.parse
 
-import browser
+sys.path.append(f"{sys.path[0]}/../../support")
+import browser  # noqa: E402
 
 PATIENCE = 60.0  # seconds
 MARKUP = "<img src=x onerror=\"document.title='hurt'\">"
