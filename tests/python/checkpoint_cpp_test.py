@@ -17,7 +17,8 @@ needs.module("torch")
 import torch  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-sys.path.insert(0, str(frame.SOURCES / "examples"))
+sys.path[:0] = [str(frame.SOURCES / "examples"),
+                str(frame.SOURCES / "tests/integration/worker_lib")]
 import ddp_digits  # noqa: E402
 import state_file_test  # noqa: E402
 
