@@ -64,7 +64,7 @@ class NodeCheckTest : public RendezvousTest {
 TEST_F(NodeCheckTest, ANodeThatIsNotFitGivesWayToASpareAndIsNamed) {
   auto service = start_rendezvous({"--listen=127.0.0.1:0"});
   const std::string endpoint = listening_address(*service);
-  const Arguments options{"--node-check", "--report-file=report.json"};
+  const Arguments options{"--node-check", "--node-rank=0", "--report-file=report.json"};
   const std::string script = until_go_after("echo gen $DDPRUN_GENERATION rank $RANK");
   auto bad = start(node(endpoint, {"--node-check"}, script), kFlipped);
   ASSERT_TRUE(bad->wait_for_err("waiting: 1 of 2 nodes here")) << bad->err();
@@ -72,7 +72,7 @@ TEST_F(NodeCheckTest, ANodeThatIsNotFitGivesWayToASpareAndIsNamed) {
   ASSERT_TRUE(bad->wait_for_err("is not fit: " + std::string(kFault))) << bad->err();
   ASSERT_TRUE(good->wait_for_err("; not fit: ")) << good->err();
   EXPECT_THAT(good->err(), ContainsRegex("waiting: 2 of 2 nodes here: .*; not fit: .* \\(core: "));
-  auto spare = start(node(endpoint, options, script));
+  auto spare = start(node(endpoint, {"--node-check"}, script));
   ASSERT_TRUE(good->wait_for_out("gen 1")) << good->err();
   ASSERT_TRUE(spare->wait_for_out("gen 1")) << spare->err();
 
