@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
@@ -18,13 +17,12 @@
 #include "base/worker_env.h"
 #include "launcher/agent/generation_store.h"
 #include "launcher/agent/job_report.h"
+#include "launcher/agent/last_save.h"
 #include "launcher/agent/node_workers.h"
 #include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
+#include "launcher/agent/signals.h"
 #include "launcher/agent/terminal.h"
-#include "launcher/cluster/core/cluster_plan.h"
-#include "launcher/cluster/slurm_requeue.h"
-#include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
@@ -38,7 +36,6 @@
 #include "launcher/output/json_lines.h"
 #include "launcher/output/log_writer.h"
 #include "launcher/process/file_work.h"
-#include "launcher/process/signal_source.h"
 #include "launcher/supervisor/core/supervisor.h"
 #include "rendezvous/client/service_link.h"
 #include "rendezvous/net/tcp_address.h"
@@ -104,14 +101,22 @@ class Agent {
                      .max_restarts = config.options.max_restarts,
                      .checks_node = config.options.node_check.has_value()}),
         timer_(io_),
-        save_timer_(io_),
         report_timer_(io_),
-        signals_(io_),
-        guardian_alive_(io_, guards.guardian_alive.release()),
-        keeper_alive_(io_, guards.keeper_alive.release()),
-        time_limit_(io_, log_, config.watched_job,
-                    config.options.save_before_end.value_or(kDefaultSaveBeforeEnd),
-                    [this] { save_before_end(); }),
+        signals_(io_, std::move(guards.guardian_alive), std::move(guards.keeper_alive),
+                 {.taken = [this](const TakenSignal& signal) { take_signal(signal); },
+                  .resized = [this] { terminal_.follow_size(); },
+                  .child_ended = [this] { child_ended(); },
+                  .guard_lost = [this] { guard_lost(); }}),
+        last_save_(
+            io_, log_, config.options, config.watched_job,
+            {.is_without_workers =
+                 [this] { return supervisor_.state() == Supervisor::State::kIdle; },
+             .save_here =
+                 [this] {
+                   feed(UserSignal{config_.options.checkpoint_signal, UserSignal::Way::kDirect});
+                 },
+             .ask_service =
+                 [this](const UserRequest& asked) { rendezvous_.link().send_now(asked); }}),
         output_drain_(io_, log_, logs_, console_),
         rendezvous_(io_, log_, config),
         store_(io_, log_, config, rendezvous_,
@@ -151,29 +156,30 @@ class Agent {
     over_ = true;
     // The service names another node only if it runs in no node's process.
     const bool has_service = rendezvous_.has_only_service();
-    time_limit_.close();
+    last_save_.close();
     report_.end(exit_code_, is_first_node());
     store_.close();
     rendezvous_.close();
     let_go_of_workers();
     terminal_.close();
     workers_.finish_flight_file();
-    const bool may_requeue = config_.options.requeue && exit_code_ == to_int(ExitCode::kSaved);
-    const bool goes_on = may_requeue && requeue();
+    output_drain_.flush();  // in a batch script, the requeue ends this process
+    const bool is_saved = exit_code_ == to_int(ExitCode::kSaved);
+    const bool goes_on = is_saved && last_save_.requeue(highest_step_, has_started_workers_);
     output_drain_.flush();
     if (console_.has_losses()) report_losses();
     if (!goes_on && (has_service || must_run_end_commands_))
-      report_.run_end_commands(exit_code_, signals_.native_handle());
+      report_.run_end_commands(exit_code_, signals_.descriptor());
     output_drain_.flush();
     return exit_code_;
   }
 
  private:
   void work() {
-    if (const Result<void> watched = watch_signals(); !watched) {
+    // The guardian blocked these signals before it forked, so none is lost before this call.
+    if (const Result<void> watched = signals_.begin(config_.signals); !watched) {
       return report_.trouble(watched.error().message());
     }
-    watch_guards();
     if (!config_.options.quiet) terminal_.show_status();
     if (config_.cgroup.empty()) {
       log_.debug("cannot make a control group; workers are watched without one");
@@ -188,68 +194,8 @@ class Agent {
     }
     open_control();
     rendezvous_.start();
-    if (!config_.watched_job.empty()) time_limit_.begin();
+    last_save_.begin();
     io_.run();
-  }
-
-  // --- the end of the job's time -----------------------------------------------------------------
-
-  void save_before_end() {
-    log_.info("the time limit of Slurm job " + config_.watched_job +
-              " is near: all workers are asked to save");
-    keep_waiting();
-    const bool is_idle = is_without_workers();
-    ask_all_nodes_to_save();
-    if (!is_idle) ask_own_workers_to_save();
-  }
-
-  // Begins the time that a node without workers waits for an answer about the others.
-  void keep_waiting() {
-    constexpr Duration kMostUnanswered = std::chrono::seconds(15);
-    const Duration before_end = config_.options.save_before_end.value_or(kDefaultSaveBeforeEnd);
-    idle_until_ = BootClock::now() + std::min<Duration>(before_end / 4, kMostUnanswered);
-  }
-
-  bool is_without_workers() const { return supervisor_.state() == Supervisor::State::kIdle; }
-
-  // Without workers, the node leaves.
-  void ask_own_workers_to_save() {
-    feed(UserSignal{config_.options.checkpoint_signal, UserSignal::Way::kDirect});
-  }
-
-  // Is repeated, because a node may be away, or its workers may just be started. A node that was
-  // asked before does nothing.
-  //
-  // A node without workers waits for the end of the job as long as others may have some. It may run
-  // the service, and its end requeues the job. It leaves if the service says that there are none.
-  // Without any answer it leaves at idle_until_, because others may just be out of reach.
-  void ask_all_nodes_to_save() {
-    constexpr Duration kPause = std::chrono::seconds(5);
-    constexpr Duration kIdlePause = std::chrono::seconds(1);
-    if (over_) return;
-    const bool is_idle = is_without_workers();
-    const bool may_leave = job_has_no_workers_ || BootClock::now() >= idle_until_;
-    if (is_idle && may_leave) return ask_own_workers_to_save();
-    job_has_no_workers_ = false;
-    rendezvous_.link().send_now(UserRequest{.what = UserRequest::What::kSignal,
-                                            .by = "the time limit of Slurm",
-                                            .signal = config_.options.checkpoint_signal});
-    save_timer_.expires_after(is_idle ? kIdlePause : kPause);
-    save_timer_.async_wait([this](error_code error) {
-      if (!error) ask_all_nodes_to_save();
-    });
-  }
-
-  // Returns whether the job is in the queue again.
-  bool requeue() {
-    if (config_.watched_job.empty()) return false;
-    output_drain_.flush();  // in a batch script, Slurm then ends this process
-    return requeue_in_slurm(config_.watched_job,
-                            {.most = *config_.options.requeue,
-                             .requeues = requeues_in_slurm(environment_variable),
-                             .step = highest_step_,
-                             .had_workers = has_started_workers_},
-                            was_terminated_ ? SlurmEnd::kBegun : SlurmEnd::kNotKnown, log_);
   }
 
   // --- the link to the rendezvous service --------------------------------------------------------
@@ -272,10 +218,7 @@ class Agent {
         .answer =
             [this](const Answer& answer) {
               // The numbers of commands begin at 1.
-              if (answer.number == 0) {
-                job_has_no_workers_ = answer.no_workers;
-                if (answer.done) keep_waiting();
-              }
+              if (answer.number == 0) last_save_.answered(answer);
               control_->answered(answer);
             },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
@@ -594,46 +537,12 @@ class Agent {
 
   // --- signals and guards ------------------------------------------------------------------------
 
-  // The guardian blocked these signals before it forked, so none is lost before this call.
-  Result<void> watch_signals() {
-    std::vector<int> ours = without_ignored(config_.signals);
-    ours.push_back(SIGCHLD);
-    ours.push_back(SIGWINCH);
-    Result<UniqueFd> source = open_signal_source(ours);
-    if (!source) return source.error();
-    signals_.assign(source->release());
-    take_signals();
-    return {};
-  }
-
-  void take_signals() {
-    signals_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
-      if (error) return;
-      bool child_ended = false;
-      while (const std::optional<TakenSignal> signal = next_signal(signals_.native_handle())) {
-        if (signal->number == SIGCHLD) {
-          child_ended = true;
-        } else if (signal->number == SIGWINCH) {
-          terminal_.follow_size();
-        } else {
-          take_signal(*signal);
-        }
-      }
-      if (child_ended && !over_) {
-        workers_.reap_orphans();
-        check_tree();
-        arm_timer();
-      }
-      take_signals();
-    });
-  }
-
   void take_signal(const TakenSignal& signal) {
     if (config_.look.live && signal.number == SIGTSTP) terminal_.leave(guardian_);
     if (signal.number == SIGCONT) terminal_.come_back();
     if (std::ranges::count(kPassedSignals, signal.number) > 0) output_drain_.hurry();
     if (signal.number == SIGINT) interrupts_.begin();
-    if (signal.number == SIGTERM) was_terminated_ = true;
+    if (signal.number == SIGTERM) last_save_.terminated();
     using Way = UserSignal::Way;
     Way way = Way::kDirect;
     if (signal.sender == guardian_) way = Way::kGuardian;
@@ -641,17 +550,18 @@ class Agent {
     feed(UserSignal{signal.number, way});
   }
 
-  void watch_guards() {
-    for (asio::posix::stream_descriptor* guard : {&guardian_alive_, &keeper_alive_}) {
-      guard->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
-        if (error || guard_lost_) return;
-        guard_lost_ = true;
-        output_drain_.hurry();
-        remove_files(config_.scratch_directory);
-        remove_control_socket(config_.control_socket);
-        feed(GuardianLost{});
-      });
-    }
+  void child_ended() {
+    if (over_) return;
+    workers_.reap_orphans();
+    check_tree();
+    arm_timer();
+  }
+
+  void guard_lost() {
+    output_drain_.hurry();
+    remove_files(config_.scratch_directory);
+    remove_control_socket(config_.control_socket);
+    feed(GuardianLost{});
   }
 
   // --- callbacks of the parts --------------------------------------------------------------------
@@ -694,22 +604,15 @@ class Agent {
   FileWork files_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
-  asio::steady_timer save_timer_;
   asio::steady_timer report_timer_;
   Duration report_period_{};
-  asio::posix::stream_descriptor signals_;
-  asio::posix::stream_descriptor guardian_alive_;
-  asio::posix::stream_descriptor keeper_alive_;
-  bool guard_lost_ = false;
+  AgentSignals signals_;
   bool over_ = false;                         // only the remaining output is left
-  bool was_terminated_ = false;               // SIGTERM came
   bool must_run_end_commands_ = false;        // by the service
-  bool job_has_no_workers_ = false;           // as the service answered the last request to save
-  TimePoint idle_until_;                      // see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
   bool has_started_workers_ = false;          // on this node, in any generation
 
-  SlurmTimeLimit time_limit_;
+  LastSave last_save_;
   OutputDrain output_drain_;
   RendezvousHandler rendezvous_;
   GenerationStore store_;
