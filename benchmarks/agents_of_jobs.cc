@@ -1,7 +1,9 @@
-// Plays the agents of some jobs, with the link that real agents have. leader_change.py runs it.
+// Plays the agents of some jobs, with the link that real agents have. leader_change.py and
+// page_cost.py run it.
 //
-//   agents_of_jobs HOST:PORT,HOST:PORT,... JOBS NODES
+//   agents_of_jobs HOST:PORT,HOST:PORT,... JOBS NODES [RANKS]
 //
+// While a person watches, each agent reports RANKS ranks, which take 10 steps a second.
 // It reads commands from stdin: "fail J" reports a killed worker of job J. It ends with stdin.
 // Each line that it prints ends with the time in ns on CLOCK_BOOTTIME:
 //
@@ -11,10 +13,12 @@
 //   formed J T    all agents of job J have the next generation's assignment
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/streambuf.hpp>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <istream>
@@ -38,12 +42,19 @@ void print(const char* what, std::size_t who) {
   std::fflush(stdout);
 }
 
+// Size: what is played.
+struct Size {
+  std::size_t jobs = 1;
+  int nodes = 1;  // of a job
+  int ranks = 0;  // of a node
+};
+
 // Agent: one agent. Its workers start and end at once.
 class Agent {
  public:
   Agent(boost::asio::io_context& io, const std::vector<HostPort>& services, std::size_t number,
-        std::size_t job, int nodes, std::function<void(Generation)> assigned)
-      : number_(number), job_(job), nodes_(nodes), assigned_(std::move(assigned)) {
+        std::size_t job, Size size, std::function<void(Generation)> assigned)
+      : number_(number), job_(job), size_(size), assigned_(std::move(assigned)) {
     RemoteLinkOptions options;
     options.address = services.front();
     options.others.assign(services.begin() + 1, services.end());
@@ -59,6 +70,7 @@ class Agent {
     events.tell_output = [](const TellOutput&) {};
     events.lost = [this](const ServiceLost&) { print("lost", number_); };
     events.refused = [](const ServiceRefused& refused) { give_up(refused.reason); };
+    if (size.ranks > 0) events.ranks = [this] { return ranks(); };
     link_ = make_remote_link(io, std::move(options), std::move(events));
     link_->start();
   }
@@ -78,14 +90,36 @@ class Agent {
     Hello hello;
     hello.version = "0.0.0";
     hello.job.id = concat("job", job_, "-", getpid());
-    hello.job.nodes = {nodes_, nodes_};
+    hello.job.nodes = {size_.nodes, size_.nodes};
     hello.job.max_restarts = 1000;
     hello.node.agent_id = "agent" + std::to_string(number_);
     hello.node.host = hello.node.agent_id;
     hello.node.address = "10.0.0.1";
+    hello.node.slots = std::max(size_.ranks, 1);
     hello.status = status_;
     hello.assignment = assignment_;
     return hello;
+  }
+
+  RankReport ranks() const {
+    RankReport report;
+    if (!assignment_) return report;
+    report.generation = assignment_->generation;
+    const auto step = BootClock::now().time_since_epoch() / std::chrono::milliseconds(100);
+    for (int i = 0; i < size_.ranks; ++i) {
+      report.rows.push_back({.rank = Rank(assignment_->first_rank.value + i),
+                             .local_rank = LocalRank(i),
+                             .pid = 4711 + i,
+                             .state = "running",
+                             .step = step,
+                             .total_steps = 1'000'000'000,
+                             .steps_per_second = 10,
+                             .collective = "all_reduce " + std::to_string(step),
+                             .waiting_s = 0.01,
+                             .cpu_percent = 99,
+                             .memory_bytes = 1 << 30});
+    }
+    return report;
   }
 
   void take(const Directive& directive) {
@@ -109,7 +143,7 @@ class Agent {
 
   std::size_t number_;
   std::size_t job_;
-  int nodes_;
+  Size size_;
   std::function<void(Generation)> assigned_;
   AgentStatus status_{.store_port = 29500};
   std::optional<Assignment> assignment_;
@@ -125,14 +159,13 @@ struct Job {
 
 class Jobs {
  public:
-  Jobs(boost::asio::io_context& io, const std::vector<HostPort>& services, std::size_t jobs,
-       int nodes)
-      : jobs_(jobs), stdin_(io, ::dup(STDIN_FILENO)), io_(io) {
+  Jobs(boost::asio::io_context& io, const std::vector<HostPort>& services, Size size)
+      : jobs_(size.jobs), stdin_(io, ::dup(STDIN_FILENO)), io_(io) {
     std::size_t number = 0;
-    for (std::size_t job = 0; job < jobs; ++job) {
-      for (int node = 0; node < nodes; ++node) {
+    for (std::size_t job = 0; job < size.jobs; ++job) {
+      for (int node = 0; node < size.nodes; ++node) {
         jobs_[job].agents.push_back(std::make_unique<Agent>(
-            io, services, number++, job, nodes,
+            io, services, number++, job, size,
             [this, job](Generation generation) { assigned(job, generation); }));
       }
     }
@@ -170,14 +203,17 @@ class Jobs {
 };
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 3) give_up("usage: agents_of_jobs HOST:PORT,... JOBS NODES");
+  if (arguments.size() != 3 && arguments.size() != 4)
+    give_up("usage: agents_of_jobs HOST:PORT,... JOBS NODES [RANKS]");
   std::vector<HostPort> services;
   for (const std::string_view one : split(arguments[0], ','))
     services.push_back(need(parse_host_port(one)));
   raise_descriptor_limit();
   boost::asio::io_context io{1};
-  Jobs jobs(io, services, parse_number<std::size_t>(arguments[1]).value_or(1),
-            parse_number<int>(arguments[2]).value_or(1));
+  Size size{.jobs = parse_number<std::size_t>(arguments[1]).value_or(1),
+            .nodes = parse_number<int>(arguments[2]).value_or(1)};
+  if (arguments.size() == 4) size.ranks = parse_number<int>(arguments[3]).value_or(0);
+  Jobs jobs(io, services, size);
   io.run();
   return 0;
 }
