@@ -309,7 +309,8 @@ class Agent {
     store_.serve(part);  // where neighbours find each other
     NodeCheckPlan plan{.generation = part.generation,
                        .directory = config_.log_root,
-                       .limits = *config_.options.node_check};
+                       .limits = *config_.options.node_check,
+                       .workers = config_.slots};
     if (config_.options.has_agent_store()) {
       plan.neighbours = {.store = part.store,
                          .node = part.node_rank,

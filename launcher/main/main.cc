@@ -34,6 +34,7 @@
 #include "launcher/main/over_ssh.h"
 #include "launcher/main/print_config.h"
 #include "launcher/main/subcommand.h"
+#include "launcher/node_check/gpus.h"
 #include "launcher/options/command_line.h"
 #include "launcher/options/core/command_names.h"
 #include "launcher/output/json_lines.h"
@@ -236,6 +237,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
+    if (word == kGpuCheckCommand) run_gpu_check({arguments.begin() + 1, arguments.end()});
     if (word == kNodeCommand && arguments.size() == 1) return run_far_end(prepare_node);
     if (const RunCommand run_command = find_command(word))
       return run_command({arguments.begin() + 1, arguments.end()});

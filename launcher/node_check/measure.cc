@@ -29,6 +29,9 @@ namespace {
 constexpr std::size_t kCopied = std::size_t{32} << 20;
 constexpr std::size_t kWritten = std::size_t{1} << 20;
 constexpr std::size_t kLoopback = std::size_t{1} << 20;
+// Workers that have just ended may have used up the quota of a period (0.1 s). So only a quota that
+// stops each try is a fault.
+constexpr int kCoreTries = 3;
 constexpr Duration kPatience = std::chrono::seconds(5);  // for disk and loopback
 
 double in_seconds_of(Duration time) { return std::chrono::duration<double>(time).count(); }
@@ -43,6 +46,21 @@ Duration cpu_time() {
 // Returns the bytes each second, for a time that may be 0.
 double speed(std::size_t bytes, Duration time) {
   return static_cast<double>(bytes) / std::max(in_seconds_of(time), 1e-9);
+}
+
+// Runs the body. Returns the part of its time in which a CPU quota stopped it. Time in which other
+// work had the core does not count: on a busy node it would hide the quota.
+template <class Body>
+double share_throttled(Body body) {
+  const TimePoint start = BootClock::now();
+  const Duration cpu_before = cpu_time();
+  const Duration throttled_before = time_throttled();
+  body();
+  const Duration throttled = time_throttled() - throttled_before;
+  const Duration cpu = cpu_time() - cpu_before;
+  // Other threads of these control groups may be stopped while this one runs.
+  const Duration stopped = std::min(throttled, BootClock::now() - start - cpu);
+  return in_seconds_of(stopped) / std::max(in_seconds_of(stopped + cpu), 1e-9);
 }
 
 void measure_core(const NodeLimits& limits, NodeMeasurements& measured) {
@@ -217,18 +235,16 @@ Duration time_throttled() {
 NodeMeasurements measure_node(const std::string& directory, const NodeLimits& limits,
                               NodeStep& step) {
   NodeMeasurements measured;
-  const TimePoint start = BootClock::now();
-  const Duration cpu_before = cpu_time();
-  const Duration throttled_before = time_throttled();
-  step = "core";
-  measure_core(limits, measured);
-  step = "memory";
-  measure_memory(limits, measured);
-  const Duration throttled = time_throttled() - throttled_before;
-  const Duration took = BootClock::now() - start;
-  // Other threads of these control groups may be stopped while this one runs.
-  const Duration stopped = std::min(throttled, took - (cpu_time() - cpu_before));
-  measured.throttled = in_seconds_of(stopped) / std::max(in_seconds_of(took), 1e-9);
+  measured.throttled = 1;
+  for (int i = 0; i < kCoreTries && measured.throttled > limits.throttled; ++i) {
+    const double throttled = share_throttled([&] {
+      step = "core";
+      measure_core(limits, measured);
+      step = "memory";
+      measure_memory(limits, measured);
+    });
+    measured.throttled = std::min(measured.throttled, throttled);
+  }
   step = "disk";
   measure_disk(directory, measured);
   step = "loopback";

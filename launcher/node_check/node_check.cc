@@ -10,7 +10,9 @@
 #include "base/background_thread.h"
 #include "base/concat.h"
 #include "base/error.h"
+#include "launcher/node_check/gpus.h"
 #include "launcher/node_check/measure.h"
+#include "launcher/process/own_program.h"
 
 namespace ddprun {
 namespace {
@@ -24,13 +26,19 @@ std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step) {
   const char* const hook = std::getenv(kTestVariable);
   if (hook && hook == kFlippedDigest) measured.digest ^= 1;
   std::string fault = fault_of(measured, plan.limits);
-  if (!plan.neighbours) return fault;
-  step = "link";
-  NeighbourPlan neighbours = *plan.neighbours;
-  neighbours.takes_part = fault.empty();
-  const std::vector<LinkMeasurement> links = measure_links(neighbours);
-  if (!fault.empty()) return fault;
-  return fault_of(links, neighbours.node, neighbours.node_count, plan.limits);
+  if (plan.neighbours) {
+    step = "link";
+    NeighbourPlan neighbours = *plan.neighbours;
+    neighbours.takes_part = fault.empty();
+    const std::vector<LinkMeasurement> links = measure_links(neighbours);
+    if (fault.empty()) {
+      fault = fault_of(links, neighbours.node, neighbours.node_count, plan.limits);
+    }
+  }
+  if (!fault.empty() || plan.limits.gpu == 0) return fault;
+  // After the links: a neighbour does not wait for GPUs that need seconds to start.
+  step = "gpu";
+  return check_gpus({.ddprun = own_program(), .gpus = plan.workers, .limit = plan.limits.gpu});
 }
 
 // Returns what is wrong with the node; empty: nothing is.

@@ -22,13 +22,14 @@ struct NodeCheckPlan {
   Generation generation{0};
   std::string directory;  // where a file is written; empty: none is
   NodeLimits limits;
+  int workers = 1;                          // of this node. As many GPUs are checked, if there are
   std::optional<NeighbourPlan> neighbours;  // nullopt: there are none, or no store to meet at
 };
 
 class NodeCheck {
  public:
   // A check that takes longer is a fault.
-  static constexpr Duration kPatience = std::chrono::seconds(15);
+  static constexpr Duration kPatience = std::chrono::seconds(45);
   // fault: what is wrong, in one line; empty: the node is fit.
   using Done = std::function<void(Generation generation, const std::string& fault)>;
 

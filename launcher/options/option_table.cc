@@ -334,8 +334,8 @@ std::vector<OptionSpec> make_table() {
        std::to_string(standard.node_failures)},
       {"node-check", "",
        "before each generation, check each node for less than 0.2 s: core, memory, disk, loopback, "
-       "links. One that is not fit gives way to a spare. Other limits: --node-check=memory=4000,"
-       "link=1000 (MB/s)",
+       "links; and its GPUs. One that is not fit gives way to a spare. Other limits: "
+       "--node-check=memory=4000,link=1000 (MB/s)",
        "--node-check", setter(&LaunchOptions::node_check, parse_node_check)},
       {"lease", "SECONDS",
        "a node that is silent for this time is lost; it ends its workers a fifth earlier. Used if "

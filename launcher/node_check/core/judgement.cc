@@ -4,20 +4,10 @@
 #include <cmath>
 
 #include "base/concat.h"
-#include "base/printed.h"
+#include "launcher/node_check/core/speed_text.h"
 
 namespace ddprun {
 namespace {
-
-// Returns "310 MB/s", or "1.25 MB/s" below 10 MB/s.
-std::string speed_text(double bytes_per_s) {
-  const double mb = bytes_per_s / 1e6;
-  return printed(mb < 10 ? "%.2f MB/s" : "%.0f MB/s", mb);
-}
-
-std::string too_slow(const char* what, double value, double limit) {
-  return concat(what, ": ", speed_text(value), " (limit ", speed_text(limit), ")");
-}
 
 bool is_slow(const LinkMeasurement& link, const NodeLimits& limits) {
   return !link.error.empty() || link.bytes_per_s < limits.link;

@@ -25,7 +25,8 @@ struct NodeLimits {
   double memory = 500e6;                          // bytes copied each second of CPU time, at least
   double loopback = 20e6;                         // bytes each second, at least
   double link = 10e6;                             // bytes each second of an exchange, at least
-  double throttled = 0.5;  // share of the time in which its control groups stopped it, at most
+  double gpu = 10e9;        // bytes copied each second in a GPU, at least; 0: none is checked
+  double throttled = 0.25;  // share of the time in which its control groups stopped it, at most
 
   friend bool operator==(const NodeLimits&, const NodeLimits&) = default;
 };

@@ -102,7 +102,7 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
 
 Result<NodeLimits> parse_node_limits(std::string_view text) {
   constexpr const char* kExpected =
-      "expected limits such as memory=4000,loopback=100,link=1000 in MB/s, core=20 in ms";
+      "expected limits such as memory=4000,loopback=100,link=1000,gpu=50000 in MB/s, core=20 in ms";
   constexpr double kMost = 1e9;
   NodeLimits limits;
   if (text.empty()) return limits;
@@ -111,7 +111,9 @@ Result<NodeLimits> parse_node_limits(std::string_view text) {
     if (at == std::string_view::npos) return invalid_value(text, kExpected);
     const std::string_view name = entry.substr(0, at);
     const std::optional<double> value = parse_number<double>(entry.substr(at + 1));
-    if (!value || !(*value > 0 && *value <= kMost)) return invalid_value(entry, kExpected);
+    const bool is_off = name == "gpu" && value == 0;
+    if (!value || !((*value > 0 || is_off) && *value <= kMost))
+      return invalid_value(entry, kExpected);
     if (name == "core") {
       limits.core = std::chrono::round<Duration>(std::chrono::duration<double, std::milli>(*value));
     } else if (name == "memory") {
@@ -120,6 +122,8 @@ Result<NodeLimits> parse_node_limits(std::string_view text) {
       limits.loopback = *value * 1e6;
     } else if (name == "link") {
       limits.link = *value * 1e6;
+    } else if (name == "gpu") {
+      limits.gpu = *value * 1e6;
     } else {
       return invalid_value(entry, kExpected);
     }

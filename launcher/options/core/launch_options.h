@@ -120,7 +120,8 @@ inline constexpr Duration kDefaultConnectTimeout = std::chrono::seconds(10);
 inline constexpr Duration kDefaultSaveBeforeEnd = std::chrono::seconds(60);
 
 // Parses the value of --node-check: limits, such as "memory=4000,link=1000", in MB/s (memory,
-// loopback, link) and ms (core). What is left out has its default. Empty: all have.
+// loopback, link, gpu; gpu=0: GPUs are not checked) and ms (core). What is left out has its
+// default. Empty: all have.
 Result<NodeLimits> parse_node_limits(std::string_view text);
 
 // Parses the name of a signal that can be caught, such as "USR1".

@@ -327,6 +327,7 @@ ddprun --node-check=disk=1 true
 ddprun --node-check=memory=4000,link true
 ddprun --node-check=nan=1 true
 ddprun --node-check=core=nan true
+ddprun --node-check=gpu=-1 true
 ddprun --node-check=maybe true
 ddprun --restart-window=1h true
 ddprun --hang-timeout=soon true

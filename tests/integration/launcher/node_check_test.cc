@@ -24,7 +24,8 @@ using testing::HasSubstr;
 const Variables kFlipped{{"DDPRUN_TEST_NODE_CHECK", "flip-digest"}};
 constexpr const char* kFault = "core: a known computation gave ";
 
-// QuotaGroup: a control group whose processes get 2 % of a core.
+// QuotaGroup: a control group whose processes get 4 % of a core. On a machine with much other work
+// they might get no more than 10 % without a quota.
 class QuotaGroup {
  public:
   QuotaGroup() {
@@ -35,7 +36,7 @@ class QuotaGroup {
       const std::string quota = path_ + (is_v1 ? "/cpu.cfs_quota_us" : "/cpu.max");
       if (mkdir(path_.c_str(), 0755) != 0) continue;
       std::ofstream file(quota);
-      if (std::filesystem::exists(quota) && file << (is_v1 ? "2000" : "2000 100000") << std::flush)
+      if (std::filesystem::exists(quota) && file << (is_v1 ? "4000" : "4000 100000") << std::flush)
         return;
       rmdir(path_.c_str());
     }

@@ -44,7 +44,7 @@ TEST(NodeJudgement, NamesTheCheckTheValueAndTheLimit) {
             "core: 81 ms of CPU time for a known computation (limit 50 ms)");
   stopped.throttled = 0.76;
   EXPECT_EQ(fault_of(stopped, NodeLimits()),
-            "core: a CPU quota (cpu.max) stopped it for 76 % of the time (limit 50 %)");
+            "core: a CPU quota (cpu.max) stopped it for 76 % of the time (limit 25 %)");
   narrow.memory = 310e6;
   EXPECT_EQ(fault_of(narrow, NodeLimits()), "memory: 310 MB/s (limit 500 MB/s)");
   full.disk_error = "write /logs/x: No space left on device";

@@ -382,11 +382,14 @@ TEST(ParseNodeLimits, TakesMillisecondsAndMegabytesEachSecond) {
   limits.loopback = 1e8;
   limits.link = 5e5;
   EXPECT_EQ(*parse_node_limits("memory=4000,loopback=100,link=0.5,core=20.5"), limits);
+  limits.gpu = 0;
+  EXPECT_EQ(*parse_node_limits("gpu=0,memory=4000,loopback=100,link=0.5,core=20.5"), limits);
 }
 
 TEST(ParseNodeLimits, SaysWhatWouldBeRight) {
-  for (const char* bad : {"memory=0", "memory=-1", "memory=", "memory", "disk=1", "nan=1",
-                          "core=nan", "core=1e10", "memory=4000,link", "memory=4000,"}) {
+  for (const char* bad :
+       {"memory=0", "memory=-1", "memory=", "memory", "disk=1", "nan=1", "core=nan", "core=1e10",
+        "gpu=-1", "gpu=", "link=0", "memory=4000,link", "memory=4000,"}) {
     const Result<NodeLimits> limits = parse_node_limits(bad);
     ASSERT_FALSE(limits) << bad;
     EXPECT_THAT(limits.error().cause, HasSubstr("expected limits such as memory=4000")) << bad;

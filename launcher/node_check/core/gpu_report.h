@@ -1,0 +1,43 @@
+// GpuReport: what the process that checks the GPUs of a node prints, and what it means.
+//
+// The process prints one line with the names of the GPUs, and then one line for each GPU that it
+// has checked. A GPU without a line has made the process hang or crash. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+// The FNV-1a hash of the product that multiply() of gpu_kernels.h makes of kMatrixSide x
+// kMatrixDepth and kMatrixDepth x kMatrixSide words, which fill() has written with the masks 1
+// and 2. It is the hash of the bytes of its words in little-endian order.
+inline constexpr std::uint64_t kKnownProduct = 0x59e9d3f6b00773a9;
+
+// GpuMeasurement: what was measured on one GPU.
+struct GpuMeasurement {
+  std::string error;              // the call of the driver that failed, and why; empty: none did
+  std::uint32_t wrong_words = 0;  // how many did not come back from memory as they were written
+  std::uint64_t digest = kKnownProduct;
+  double bytes_per_s = 0;  // of the fastest copy
+};
+
+// Returns what is wrong with a GPU: "memory: 3100 MB/s (limit 10000 MB/s)". Empty: it is fit.
+// limit: bytes copied each second, at least.
+std::string fault_of(const GpuMeasurement& measured, double limit);
+
+// Return the lines of the report. names: of all GPUs that are checked, without spaces.
+std::string gpu_names_line(const std::vector<std::string>& names);
+std::string gpu_fault_line(int gpu, std::string_view fault);
+// Returns the only line of a report about a driver that does not work.
+std::string driver_fault_line(std::string_view fault);
+
+// Returns what is wrong with the GPUs: "gpu 1 (0000:3b:00.0): ..."; empty: they are fit, or there
+// are none. missing: what a missing result means, for people.
+std::string fault_in_gpu_report(std::string_view report, std::string_view missing);
+
+}  // namespace ddprun

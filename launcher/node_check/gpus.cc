@@ -1,0 +1,281 @@
+#include "launcher/node_check/gpus.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "base/concat.h"
+#include "base/deadline.h"
+#include "base/exit_codes.h"
+#include "base/fnv1a.h"
+#include "base/library_function.h"
+#include "base/parse_number.h"
+#include "base/printed.h"
+#include "base/write_all.h"
+#include "launcher/node_check/core/gpu_kernels.h"
+#include "launcher/node_check/core/gpu_report.h"
+#include "launcher/node_check/core/judgement.h"
+#include "launcher/process/command_output.h"
+#include "launcher/process/side_by_side.h"
+
+namespace ddprun {
+namespace {
+
+constexpr unsigned kThreads = 256;  // in a block
+constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+constexpr std::size_t kShare = 10;  // a tenth of what is free
+constexpr unsigned kFactorWords = kMatrixSide * kMatrixDepth;
+constexpr unsigned kProductWords = kMatrixSide * kMatrixSide;
+static_assert(kThreads == kMatrixSide &&
+              kLeastBytes >= (2 * kFactorWords + kProductWords) * sizeof(std::uint32_t));
+
+// What cuInit returns where the library is installed and no GPU is.
+constexpr int kStubLibrary = 34;
+constexpr int kNoDevice = 100;
+
+using Address = std::uint64_t;  // in the memory of a GPU
+
+// Driver: the functions of libcuda.so.1. It declares them by itself, because most build machines
+// have no cuda.h.
+struct Driver {
+  int (*init)(unsigned flags);
+  int (*count)(int* count);
+  int (*device)(int* device, int index);
+  int (*bus_id)(char* text, int size, int device);
+  int (*retain)(void** context, int device);
+  int (*set_current)(void* context);
+  int (*memory)(std::size_t* free, std::size_t* total);
+  int (*allocate)(Address* address, std::size_t bytes);
+  int (*set)(Address to, unsigned value, std::size_t words);
+  int (*copy)(Address to, Address from, std::size_t bytes);
+  int (*read)(void* to, Address from, std::size_t bytes);
+  int (*load)(void** module, const void* text);
+  int (*find)(void** function, void* module, const char* name);
+  int (*launch)(void* function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
+                unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
+                void* stream, void** arguments, void** extra);
+  int (*wait)();
+  int (*name_of)(int status, const char** name);
+
+  // Finds the functions. Returns the name of one that the library does not have; empty: it has all.
+  std::string find_all(void* library) {
+    std::string absent;
+    const auto look = [&](const char* name, auto& function) {
+      if (!find_function(library, name, function)) absent = name;
+    };
+    look("cuInit", init);
+    look("cuDeviceGetCount", count);
+    look("cuDeviceGet", device);
+    look("cuDeviceGetPCIBusId", bus_id);
+    look("cuDevicePrimaryCtxRetain", retain);
+    look("cuCtxSetCurrent", set_current);
+    look("cuMemGetInfo_v2", memory);
+    look("cuMemAlloc_v2", allocate);
+    look("cuMemsetD32_v2", set);
+    look("cuMemcpyDtoD_v2", copy);
+    look("cuMemcpyDtoH_v2", read);
+    look("cuModuleLoadData", load);
+    look("cuModuleGetFunction", find);
+    look("cuLaunchKernel", launch);
+    look("cuCtxSynchronize", wait);
+    look("cuGetErrorName", name_of);
+    return absent;
+  }
+
+  std::string failure(const char* call, int status) const {
+    const char* name = nullptr;
+    const bool has_name = name_of(status, &name) == 0 && name;
+    return concat(call, ": ", has_name ? std::string(name) : concat("error ", status));
+  }
+};
+
+// GpuCheck: checks one GPU, on one thread. A step returns false after a call that failed, which
+// `measured` tells.
+class GpuCheck {
+ public:
+  GpuCheck(const Driver& driver, double limit) : driver_(driver), limit_(limit) {}
+
+  GpuMeasurement run(int index) {
+    if (prepare(index) && check_memory(0) && check_memory(~0U)) multiply();
+    return measured_;
+  }
+
+ private:
+  bool did(const char* call, int status) {
+    if (status == 0) return true;
+    measured_.error = driver_.failure(call, status);
+    return false;
+  }
+
+  bool prepare(int index) {
+    int device = 0;
+    void* context = nullptr;
+    void* module = nullptr;
+    std::size_t free = 0, total = 0;
+    if (!did("cuDeviceGet", driver_.device(&device, index)) ||
+        !did("cuDevicePrimaryCtxRetain", driver_.retain(&context, device)) ||
+        !did("cuCtxSetCurrent", driver_.set_current(context)) ||
+        !did("cuModuleLoadData", driver_.load(&module, kGpuKernels)) ||
+        !did("cuModuleGetFunction", driver_.find(&fill_, module, "fill")) ||
+        !did("cuModuleGetFunction", driver_.find(&count_wrong_, module, "count_wrong")) ||
+        !did("cuModuleGetFunction", driver_.find(&multiply_, module, "multiply")) ||
+        !did("cuMemGetInfo", driver_.memory(&free, &total))) {
+      return false;
+    }
+    half_ = std::clamp(free / kShare, kLeastBytes, kMostBytes) / 2 / kWord * kWord;
+    return did("cuMemAlloc", driver_.allocate(&counter_, kWord)) &&
+           did("cuMemAlloc", driver_.allocate(&memory_, 2 * half_));
+  }
+
+  // Writes a pattern into one half, copies it to the other half, and looks at both.
+  bool check_memory(unsigned mask) {
+    const auto words = static_cast<unsigned>(half_ / kWord);
+    std::uint32_t wrong = 0;
+    if (!did("cuMemsetD32", driver_.set(counter_, 0, 1)) || !fill(memory_, words, mask) ||
+        !measure_copies() || !count_wrong(memory_, words, mask) ||
+        !count_wrong(memory_ + half_, words, mask) ||
+        !did("cuMemcpyDtoH", driver_.read(&wrong, counter_, kWord))) {
+      return false;
+    }
+    measured_.wrong_words += wrong;
+    return true;
+  }
+
+  bool measure_copies() {
+    for (int i = 0; i < kTries && (i < kLeastTries || measured_.bytes_per_s < limit_); ++i) {
+      if (!wait()) return false;
+      const TimePoint start = BootClock::now();
+      if (!did("cuMemcpyDtoD", driver_.copy(memory_ + half_, memory_, half_)) || !wait())
+        return false;
+      const std::chrono::duration<double> took = BootClock::now() - start;
+      measured_.bytes_per_s = std::max(measured_.bytes_per_s,
+                                       static_cast<double>(half_) / std::max(took.count(), 1e-9));
+    }
+    return true;
+  }
+
+  bool multiply() {
+    Address left = memory_, right = left + kFactorWords * kWord;
+    Address product = right + kFactorWords * kWord;
+    unsigned depth = kMatrixDepth;
+    std::vector<std::uint32_t> words(kProductWords);
+    std::array<void*, 4> arguments{&left, &right, &product, &depth};
+    if (!fill(left, kFactorWords, 1) || !fill(right, kFactorWords, 2) ||
+        !launch(multiply_, kProductWords, arguments.data()) ||
+        !did("cuMemcpyDtoH", driver_.read(words.data(), product, kProductWords * kWord))) {
+      return false;
+    }
+    measured_.digest = fnv1a({reinterpret_cast<const char*>(words.data()), kProductWords * kWord});
+    return true;
+  }
+
+  bool fill(Address words, unsigned count, unsigned mask) {
+    std::array<void*, 3> arguments{&words, &count, &mask};
+    return launch(fill_, count, arguments.data());
+  }
+  bool count_wrong(Address words, unsigned count, unsigned mask) {
+    std::array<void*, 4> arguments{&words, &count, &mask, &counter_};
+    return launch(count_wrong_, count, arguments.data());
+  }
+  bool launch(void* function, unsigned threads, void** arguments) {
+    const unsigned blocks = (threads + kThreads - 1) / kThreads;
+    return did("cuLaunchKernel", driver_.launch(function, blocks, 1, 1, kThreads, 1, 1, 0, nullptr,
+                                                arguments, nullptr)) &&
+           wait();
+  }
+  // A kernel that fails is told by the next call.
+  bool wait() { return did("cuCtxSynchronize", driver_.wait()); }
+
+  static constexpr std::size_t kWord = sizeof(std::uint32_t);
+
+  const Driver& driver_;
+  double limit_;
+  GpuMeasurement measured_;
+  void* fill_ = nullptr;
+  void* count_wrong_ = nullptr;
+  void* multiply_ = nullptr;
+  std::size_t half_ = 0;  // bytes of half of the memory that is checked
+  Address memory_ = 0;
+  Address counter_ = 0;
+};
+
+void tell(const std::string& line) { write_all(STDOUT_FILENO, line); }
+
+// Returns how many GPUs are visible; nullopt: the driver does not work, which the report tells.
+std::optional<int> find_gpus(const Driver& driver) {
+  int count = 0;
+  int status = driver.init(0);
+  if (status == kNoDevice || status == kStubLibrary) return 0;
+  const char* call = "cuInit";
+  if (status == 0) {
+    call = "cuDeviceGetCount";
+    status = driver.count(&count);
+  }
+  if (status == 0) return count;
+  tell(driver_fault_line(driver.failure(call, status)));
+  return std::nullopt;
+}
+
+// Returns the address of a GPU on the PCI bus; "?": the driver does not tell.
+std::string name_of(const Driver& driver, int index) {
+  std::array<char, 32> text{};
+  int device = 0;
+  const bool found = driver.device(&device, index) == 0 &&
+                     driver.bus_id(text.data(), static_cast<int>(text.size()), device) == 0;
+  return found ? text.data() : "?";
+}
+
+void report_gpus(int most, double limit) {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return tell(gpu_names_line({}));  // no GPU without a driver
+  Driver driver{};
+  if (const std::string absent = driver.find_all(library); !absent.empty())
+    return tell(driver_fault_line(concat("libcuda.so.1 has no function ", absent)));
+  const std::optional<int> found = find_gpus(driver);
+  if (!found) return;
+  std::vector<std::string> names;
+  for (int gpu = 0; gpu < std::min(*found, most); ++gpu) names.push_back(name_of(driver, gpu));
+  tell(gpu_names_line(names));
+  std::vector<std::function<void()>> bodies;
+  for (int gpu = 0; gpu < static_cast<int>(names.size()); ++gpu) {
+    bodies.emplace_back([&driver, gpu, limit] {
+      tell(gpu_fault_line(gpu, fault_of(GpuCheck(driver, limit).run(gpu), limit)));
+    });
+  }
+  side_by_side(std::move(bodies));
+}
+
+}  // namespace
+
+std::string check_gpus(const GpuPlan& plan) {
+  const Deadline deadline(plan.patience);
+  const CommandOutput output = output_of(
+      {plan.ddprun, kGpuCheckCommand, concat(plan.gpus), printed("%.0f", plan.limit)}, deadline);
+  return fault_in_gpu_report(output.text, deadline.passed()
+                                              ? concat("no result within ", plan.patience)
+                                              : "its check ended without a result");
+}
+
+void run_gpu_check(const std::vector<std::string>& arguments) {
+  const bool has_two = arguments.size() == 2;
+  const auto gpus = has_two ? parse_number<int>(arguments[0]) : std::nullopt;
+  const auto limit = has_two ? parse_number<double>(arguments[1]) : std::nullopt;
+  const bool is_valid = gpus && limit && *gpus > 0 && *limit > 0;
+  if (!is_valid) {
+    std::fprintf(stderr, "ddprun: %s: expected a number of GPUs and bytes each second\n",
+                 kGpuCheckCommand);
+    _exit(to_int(ExitCode::kUsage));
+  }
+  report_gpus(*gpus, *limit);
+  _exit(0);  // without the driver's own end, which a GPU that has failed may hold up
+}
+
+}  // namespace ddprun

@@ -1,0 +1,36 @@
+// Checks the GPUs of this node: their memory, and a computation whose result is known.
+//
+// The CUDA driver is loaded in a process of its own. So the agent has no CUDA context, and a driver
+// that hangs or crashes does it no harm.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+// The hidden command of ddprun that checks GPUs. Its arguments: how many GPUs, and the limit in
+// bytes each second.
+inline constexpr const char* kGpuCheckCommand = "node-check-gpus";
+
+struct GpuPlan {
+  std::string ddprun;  // the program
+  int gpus = 1;        // at most so many are checked, from the first visible one
+  double limit = 0;    // bytes copied each second within a GPU, at least
+  // The first use of a GPU may take seconds, in which the driver starts it.
+  Duration patience = std::chrono::seconds(30);
+};
+
+// Checks the GPUs in another process. Returns what is wrong: "gpu 1 (0000:3b:00.0): ...". Empty:
+// the GPUs are fit, or the node has none. A driver that gives no result within `patience` is a
+// fault, and its process is killed. Blocks; any thread.
+std::string check_gpus(const GpuPlan& plan);
+
+// Runs the hidden command, with its arguments, and prints a GpuReport to stdout. Never returns to
+// code that could use the driver: ends the process with 0, or 2 if the
+// arguments are wrong.
+[[noreturn]] void run_gpu_check(const std::vector<std::string>& arguments);
+
+}  // namespace ddprun

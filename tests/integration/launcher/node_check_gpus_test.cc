@@ -1,0 +1,150 @@
+// Tests the check of GPUs by --node-check, with a double of the CUDA driver that runs the PTX.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/node_check/gpus.h"
+#include "tests/integration/launcher/launcher_frame.h"
+#include "tests/support/whole.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+// Limits that the double keeps, and a machine with a sanitizer or other work.
+const std::string kCheck = "--node-check=gpu=1,core=5000,memory=1,loopback=0.1";
+
+// Variables of a host with two GPUs and this fault.
+Variables two_gpus(const std::string& fault, const std::string& driver = CUDA_DOUBLE_DIR) {
+  return {{"LD_LIBRARY_PATH", driver}, {"DDPRUN_TEST_GPUS", "1b,9d"}, {"DDPRUN_TEST_CUDA", fault}};
+}
+
+class NodeCheckGpusTest : public LauncherTest {
+ protected:
+  // Runs a job of two workers, which --node-check refuses. Returns what it reports.
+  std::string refused(const Variables& variables) {
+    auto job = start({kCheck, "--nproc-per-node=2", "sh", "-c", "echo started"}, variables);
+    EXPECT_EQ(job->wait(), 68) << job->err();
+    EXPECT_EQ(job->out(), "");
+    return job->err();
+  }
+
+  // Returns what check_gpus() finds with these variables.
+  std::string found(const Variables& variables, Duration patience) {
+    const std::string script = directory_ / "ddprun";
+    {
+      std::ofstream file(script);
+      file << "#!/bin/sh\n";
+      for (const auto& [name, value] : environment(variables).variables) {
+        file << "export " << name << "='" << value << "'\n";
+      }
+      file << "exec " << program("ddprun") << " \"$@\"\n";
+    }
+    std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+    return check_gpus({.ddprun = script, .gpus = 2, .limit = 1, .patience = patience});
+  }
+};
+
+TEST_F(NodeCheckGpusTest, HealthyGpusAreFit) {
+  auto job = start({kCheck, "--nproc-per-node=2", "true"}, two_gpus(""));
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  auto check = start({kGpuCheckCommand, "2", "1"}, two_gpus(""));
+  EXPECT_EQ(check->wait(), 0) << check->err();
+  EXPECT_THAT(check->out(), HasSubstr("gpus 0000:1b:00.0 0000:9d:00.0\n"));
+  EXPECT_THAT(check->out(), HasSubstr("\n0 \n"));
+  EXPECT_THAT(check->out(), HasSubstr("\n1 \n"));
+}
+
+TEST_F(NodeCheckGpusTest, FindsEachFaultOfAGpu) {
+  for (int i = 0; i < (is_whole() ? 100 : 1); ++i) {
+    for (const char* bit : {"bit-at-0@1", "bit-at-1@1"}) {
+      EXPECT_THAT(refused(two_gpus(bit)),
+                  HasSubstr("gpu 1 (0000:9d:00.0): memory: 2 words are not what was written"));
+    }
+    EXPECT_THAT(refused(two_gpus("wrong-product@0")),
+                ContainsRegex("gpu 0 \\(0000:1b:00.0\\): a known product gave [0-9]+ instead of"));
+  }
+}
+
+TEST_F(NodeCheckGpusTest, FindsASlowGpu) {
+  // 512 KiB in 20 ms are 26 MB/s.
+  auto job = start({"--node-check=gpu=100,core=5000,memory=1,loopback=0.1", "true"},
+                   two_gpus("slow-copy"));
+  EXPECT_EQ(job->wait(), 68) << job->err();
+  EXPECT_THAT(job->err(),
+              ContainsRegex("gpu 0 \\(0000:1b:00.0\\): memory: [0-9.]+ MB/s \\(limit 100 MB/s\\)"));
+}
+
+TEST_F(NodeCheckGpusTest, ACallOfTheDriverThatFailsIsNamed) {
+  EXPECT_THAT(refused(two_gpus("cuMemAlloc@1")),
+              HasSubstr("gpu 1 (0000:9d:00.0): cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"));
+  for (const char* call : {"cuDevicePrimaryCtxRetain", "cuCtxSynchronize", "cuMemcpyDtoH"}) {
+    const std::string expected = std::string(call) + ": CUDA_ERROR_INVALID_VALUE";
+    EXPECT_THAT(refused(two_gpus(call)), HasSubstr("gpu 0 (0000:1b:00.0): " + expected)) << call;
+  }
+  EXPECT_THAT(refused(two_gpus("cuDeviceGetCount")),
+              HasSubstr("gpu: cuDeviceGetCount: CUDA_ERROR_INVALID_VALUE"));
+  EXPECT_THAT(refused(two_gpus("init=999")), HasSubstr("gpu: cuInit: error 999"));
+}
+
+TEST_F(NodeCheckGpusTest, ADriverThatLacksAFunctionIsNamed) {
+  EXPECT_THAT(refused(two_gpus("", POOR_CUDA_DOUBLE_DIR)),
+              HasSubstr("gpu: libcuda.so.1 has no function cuLaunchKernel"));
+}
+
+TEST_F(NodeCheckGpusTest, GpusThatHangAreNamedAndTheirProcessEnds) {
+  const Duration patience = std::chrono::seconds(5);
+  const std::string why = "no result within " + to_text(patience);
+  EXPECT_EQ(found(two_gpus("hang"), patience),
+            "gpu 0 (0000:1b:00.0): " + why + "; gpu 1 (0000:9d:00.0): " + why);
+}
+
+TEST_F(NodeCheckGpusTest, AJobEndsAtOnceWhileAGpuHangs) {
+  auto job = start({kCheck, "true"}, two_gpus("hang"));
+  ASSERT_TRUE(eventually([this] {
+    return describe_processes(left_behind()).find(kGpuCheckCommand) != std::string::npos;
+  })) << job->err();
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(), 128 + SIGTERM) << job->err();
+}
+
+TEST_F(NodeCheckGpusTest, ADriverThatCrashesHarmsOnlyTheCheck) {
+  EXPECT_THAT(refused(two_gpus("crash@1")),
+              HasSubstr("gpu 1 (0000:9d:00.0): its check ended without a result"));
+}
+
+TEST_F(NodeCheckGpusTest, ANodeWithoutGpusIsFit) {
+  Variables none = two_gpus("");
+  none[1].second = "";
+  for (const Variables& variables : {none, two_gpus("init=34"), two_gpus("init=100")}) {
+    auto job = start({kCheck, "true"}, variables);
+    EXPECT_EQ(job->wait(), 0) << job->err();
+  }
+}
+
+TEST_F(NodeCheckGpusTest, OnlyGpusThatWorkersUseAreChecked) {
+  auto one_worker = start({kCheck, "true"}, two_gpus("bit-at-1@1"));
+  EXPECT_EQ(one_worker->wait(), 0) << one_worker->err();
+  auto off =
+      start({"--node-check=gpu=0,core=5000,memory=1,loopback=0.1", "true"}, two_gpus("bit-at-1"));
+  EXPECT_EQ(off->wait(), 0) << off->err();
+}
+
+TEST_F(NodeCheckGpusTest, TheHiddenCommandRefusesWrongArguments) {
+  for (const Arguments& wrong :
+       {Arguments{}, {"1"}, {"1", "1", "1"}, {"0", "1"}, {"x", "1"}, {"1", "0"}, {"1", "nan"}}) {
+    Arguments arguments{kGpuCheckCommand};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    auto check = start(arguments, two_gpus(""));
+    EXPECT_EQ(check->wait(), 2) << check->out();
+    EXPECT_THAT(check->err(), HasSubstr("node-check-gpus: expected a number of GPUs"));
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

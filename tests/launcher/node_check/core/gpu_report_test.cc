@@ -1,0 +1,61 @@
+#include "launcher/node_check/core/gpu_report.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+constexpr double kLimit = 10e9;
+constexpr const char* kMissing = "no result within 30 s";
+
+std::string fault_in(const std::string& report) { return fault_in_gpu_report(report, kMissing); }
+
+std::string two_gpus() { return gpu_names_line({"0000:1b:00.0", "0000:9d:00.0"}); }
+
+TEST(GpuMeasurement, OfAHealthyGpuHasNoFault) {
+  EXPECT_EQ(fault_of({.bytes_per_s = kLimit}, kLimit), "");
+}
+
+TEST(GpuMeasurement, EachFaultIsTold) {
+  EXPECT_EQ(fault_of({.error = "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"}, kLimit),
+            "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(fault_of({.wrong_words = 2, .bytes_per_s = kLimit}, kLimit),
+            "memory: 2 words are not what was written");
+  EXPECT_EQ(fault_of({.digest = 7, .bytes_per_s = kLimit}, kLimit),
+            "a known product gave 7 instead of " + std::to_string(kKnownProduct));
+  EXPECT_EQ(fault_of({.bytes_per_s = 3.1e9}, kLimit), "memory: 3100 MB/s (limit 10000 MB/s)");
+}
+
+TEST(GpuReport, OfFitGpusOrNoneHasNoFault) {
+  EXPECT_EQ(fault_in(gpu_names_line({})), "");
+  EXPECT_EQ(fault_in(two_gpus() + gpu_fault_line(1, "") + gpu_fault_line(0, "")), "");
+}
+
+TEST(GpuReport, NamesTheGpuThatIsNotFit) {
+  EXPECT_EQ(fault_in(two_gpus() + gpu_fault_line(1, "memory: bad") + gpu_fault_line(0, "")),
+            "gpu 1 (0000:9d:00.0): memory: bad");
+  EXPECT_EQ(fault_in(two_gpus() + gpu_fault_line(1, "b") + gpu_fault_line(0, "a")),
+            "gpu 0 (0000:1b:00.0): a; gpu 1 (0000:9d:00.0): b");
+}
+
+TEST(GpuReport, AGpuWithoutAResultIsNotFit) {
+  EXPECT_EQ(fault_in(two_gpus() + gpu_fault_line(0, "")),
+            "gpu 1 (0000:9d:00.0): no result within 30 s");
+  EXPECT_EQ(fault_in(two_gpus() + gpu_fault_line(0, "") + "1 "),
+            "gpu 1 (0000:9d:00.0): no result within 30 s")
+      << "a line that was cut off";
+  EXPECT_EQ(fault_in(""), "gpu: no result within 30 s");
+}
+
+TEST(GpuReport, TellsOfADriverThatDoesNotWork) {
+  EXPECT_EQ(fault_in(driver_fault_line("cuInit: error 999")), "gpu: cuInit: error 999");
+}
+
+TEST(GpuReport, WhatALibraryPrintsIsNotPartOfIt) {
+  const std::string noise = "\nhello\n0\n99999999999999999999 x\n-1 x\n7 x\n";
+  EXPECT_EQ(fault_in(noise + two_gpus() + noise + gpu_fault_line(0, "") + gpu_fault_line(1, "")),
+            "");
+}
+
+}  // namespace
+}  // namespace ddprun
