@@ -44,7 +44,7 @@ batch() { # name, options of sbatch; the script is on stdin. Sets job and log
 said() { grep -qE "$1" "$log"; }
 never_said() { ! said "$1"; }
 times() { grep -cE "$1" "$log"; }
-ended() { slurm-cluster wait-job "$job" "$1" 300; }
+ended() { [ "$(slurm-cluster wait-job "$job" 'COMPLETED|FAILED|CANCELLED' 300)" = "$1" ]; }
 exit_code_of_job() { slurm-cluster run scontrol show job "$job" | grep -oE ' ExitCode=[0-9]+'; }
 
 echo "--- KillWait=120: workers have as long to save"
@@ -158,7 +158,8 @@ slurm-cluster run scontrol update nodename=ddpnode2 state=resume
 echo "--- srun --overlap: two steps on the same CPUs"
 batch overlap --nodes=2 --ntasks-per-node=1 <<SCRIPT
 for step in one two; do
-  srun --overlap --ntasks-per-node=1 "$bin/ddprun" sh count.sh overlap 2>&1 | sed -u "s/^/\$step: /" &
+  srun --overlap --ntasks-per-node=1 "$bin/ddprun" sh count.sh overlap 2>&1 |
+    sed -u "s/^/\$step: /" &
 done
 wait
 echo "end"
