@@ -32,7 +32,8 @@ constexpr Duration kResolveTimeout = std::chrono::seconds(20);
 constexpr Duration kMayBeRestarted = std::chrono::seconds(1);
 constexpr Duration kPortIsGivenBack = std::chrono::seconds(3);
 // The embedded service waits at most this long for the other agents to receive the verdict and
-// leave.
+// leave. If this node leaves before the verdict, their workers may still be saving, and they have
+// their grace on top of it.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 // With etcd, it then waits at most this long until etcd and the agents have its last messages.
 constexpr Duration kResignTimeout = std::chrono::seconds(3);
@@ -478,7 +479,8 @@ void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& t
   const NodeRange& nodes = config_.options.nodes;
   if (has_etcd && is_before_end && nodes.min < nodes.max) return end();
   server_->when_idle(end);
-  drained_.expires_after(kDrainTimeout);
+  const Duration grace = config_.options.grace.value_or(config_.default_grace);
+  drained_.expires_after(kDrainTimeout + (is_before_end ? grace : Duration::zero()));
   drained_.async_wait([end](error_code error) {
     if (!error) end();
   });

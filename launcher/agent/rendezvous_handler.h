@@ -74,7 +74,7 @@ class RendezvousHandler {
 
   // Leaves the job. May be called from within a callback of the link. Calls `then` when `word`
   // has been sent or cannot be sent. With an embedded service it also waits until the other
-  // agents have the verdict, or until kDrainTimeout.
+  // agents have left: for kDrainTimeout at most, with `word` also for the grace of their workers.
   void leave(std::optional<Leave> word, std::function<void()> then);
 
   // Closes link and service at once. No callback is called any more.

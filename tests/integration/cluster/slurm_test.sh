@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with
-# a killed worker, once requeued twice. Then runs srun ddprun without options. The nodes
-# authenticate each other by munge, as on every Slurm cluster. Needs root, the packages slurm-wlm
-# and munge, and the testbed's folder in DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
+# killed workers before and after a requeue, once requeued twice. Then runs srun ddprun without
+# options. Needs root, the packages slurm-wlm and munge, and the testbed's folder in DDPRUN_TESTBED.
+# Exit code 77: skipped, with the reason.
 #
 #   slurm_test.sh SOURCE_DIR BIN_DIR
 #   slurm_test.sh SOURCE_DIR BIN_DIR COUNT
@@ -16,35 +16,8 @@ count=${3:-0}
 
 # shellcheck source=tests/integration/cluster/testbed.sh
 source "$(dirname "$0")/testbed.sh"
-need_testbed slurm-cluster "a Slurm of our own needs"
-for tool in slurmctld slurmd munged; do
-  command -v $tool >/dev/null || [ -x /usr/sbin/$tool ] ||
-    skip "$tool is missing: apt-get install slurm-wlm munge"
-done
+start_slurm 2
 
-work=$(mktemp -d /var/tmp/ddprun-slurm.XXXXXX)
-chmod 755 "$work"
-export NC_STATE=$work/state NC_TAG=ddp NC_SUBNET=10.77.2
-# What a killed ddprun leaves there is removed, and reported, by the next one of this user.
-export TMPDIR=$work/tmp
-mkdir "$TMPDIR"
-finish() {
-  slurm-cluster down >/dev/null 2>&1
-  rm -rf "$work"
-}
-trap finish EXIT
-# Each node has its own munged at this socket. If munge is not used, the job does not run at
-# all.
-export PET_MUNGE_SOCKET=$NC_STATE/local/munge.socket PET_REQUIRE_AUTH=1
-slurm-cluster up 2 || { echo "slurm-cluster did not come up"; exit 1; }
-cd "$work" || exit 1
-
-submit() { # extra export variables, options of sbatch; sets job and log
-  job=$(slurm-cluster run sbatch --parsable "${@:2}" \
-    --export="ALL,DDPRUN_BIN=$bin,DATA=$source_dir/examples/data/digits,$1" \
-    "$source_dir/examples/slurm/train.sbatch") || exit 1
-  log=$work/train-digits-$job.log
-}
 digest_of() { grep -oE 'sha256 [0-9a-f]{64}' "$1" | tail -n 1; }
 
 # Runs two jobs at once on the same nodes. Each worker waits until the workers of both have started.
@@ -71,7 +44,7 @@ two_jobs() {
 }
 
 if [ "$count" -gt 0 ]; then
-  epochs=500  # more than one life of 30 s computes
+  epochs=100  # more than one life of 30 s computes
   submit "CHECKPOINTS=$work/whole,TRAIN_ARGS=--epochs $epochs"
   check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 600
   undisturbed=$(digest_of "$log")
@@ -82,7 +55,7 @@ if [ "$count" -gt 0 ]; then
     check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 900
     check "ddprun saw the limit" grep -q "the time limit of Slurm job $job is near" "$log"
     check "ddprun requeued it" grep -q "Slurm job $job is requeued (1 of --requeue=10)" "$log"
-    check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
+    check "no worker failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
     # A training that ends at its limit is requeued, too, and resumes at its last step.
     check "it resumed where it had saved" test \
       "$(sed -nE 's/.*asked to leave: saved at step ([0-9]+).*/\1/p' "$log")" = \
@@ -100,22 +73,34 @@ if [ "$count" -gt 0 ]; then
   exit $((failures > 0))
 fi
 
-echo "--- a worker is killed; the job restarts and ends well"
+kill_worker() { # kills a worker on node 1
+  local victim
+  victim=$(ip netns pids ddpnode1 | while read -r pid; do
+    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '/train_digits ' &&
+      ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q 'ddprun ' && echo "$pid"
+  done | head -n 1)
+  check "there is a worker on node 1" test -n "$victim"
+  kill -9 "$victim"
+}
+echo "--- a worker is killed before and after a requeue; each life has all restarts"
 submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 40"
 await 'epoch +2 ' || exit 1
-victim=$(ip netns pids ddpnode1 | while read -r pid; do
-  tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '/train_digits ' &&
-    ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q 'ddprun ' && echo "$pid"
-done | head -n 1)
-check "there is a worker on node1" test -n "$victim"
-kill -9 "$victim"
+kill_worker
+await 'resumed at step [1-9]' || exit 1
+slurm-cluster run scancel --signal=USR1 "$job"
+await "Slurm job $job is requeued \\(1 of --requeue=10\\)" || exit 1
+await 'resumed at step [1-9]' 2 || exit 1
+kill_worker
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 90
 check "nodes and endpoint came from the step" grep -qE \
   "ddprun: Slurm step $job\.0: node 1 of 2, 2 workers, rendezvous at ddpnode0:2[0-9]{4}$" "$log"
 check "the nodes met by munge" bash -c '! grep -qE "ANYONE|munge is not used" "$1"' _ "$log"
-check "the log names the killed worker" \
-  grep -qE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log"
-check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
+check "the log names both killed workers" \
+  test "$(grep -cE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log")" -ge 2
+check "both nodes say restart 1 of 3 in both lives" \
+  test "$(grep -c '(restart 1 of 3: ' "$log")" -eq 4
+check "there was no other restart" test "$(grep -cE 'restart [0-9]+ of' "$log")" -eq 4
+check "it resumed from a checkpoint" test "$(grep -cE 'resumed at step [1-9]' "$log")" -eq 3
 undisturbed=$(digest_of "$log")
 check "it printed a digest" test -n "$undisturbed"
 
@@ -129,7 +114,7 @@ check "Slurm alone requeued it" bash -c '! grep -q "is requeued (" "$1"' _ "$log
 slurm-cluster run scancel --signal=USR1 "$job"
 await "Slurm job $job is requeued \\(2 of --requeue=10\\)" || exit 1
 check "the workers saved twice" test "$(grep -c 'asked to leave: saved at step' "$log")" -eq 2
-check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
+check "no worker failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
 check "it resumed twice" test "$(grep -c 'resumed at step [1-9]' "$log")" -eq 2
 check "it ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
@@ -225,7 +210,7 @@ await_salloc() {
 }
 for signal in TERM INT; do
   start_salloc "on$signal"
-  for more in 1 2; do kill -USR2 "$starter"; done  # ends nobody, twice
+  for more in 1 2; do kill -USR2 "$starter"; done  # ends no worker, twice
   kill -$signal "$starter"
   await_salloc
   check "SIG$signal ends all nodes" test $code -ge 128

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What ssh_test.sh and slurm_test.sh have in common. Sourced; defines functions and `failures`.
+# What ssh_test.sh and the tests with Slurm have in common. Sourced; defines functions and
+# `failures`.
 
 skip() { echo "Skipped: $*"; exit 77; }
 # Skips the test without root or without this program of the testbed. Adds the testbed to PATH.
@@ -17,14 +18,49 @@ check() { # text, command...
   shift
   if "$@"; then echo "ok: $text"; else echo "FAILED: $text"; failures=$((failures + 1)); fi
 }
-# Waits until the file $log matches the pattern.
-await() {
+# Waits until as many lines (1) of the file $log match the pattern.
+await() { # pattern, lines
   local i
-  for ((i = 0; i < 600; i++)); do
-    grep -qsE "$1" "$log" && return
+  for ((i = 0; i < 1200; i++)); do
+    [ "$(grep -csE "$1" "$log")" -ge "${2:-1}" ] 2>/dev/null && return
     sleep 0.1
   done
   echo "the log never said '$1'; it says:"
   cat "$log"
   return 1
+}
+
+# Starts a Slurm with nodes ddpnode0, ddpnode1, ..., which end with the script. Sets work, a new
+# folder, and makes it the current one. The nodes authenticate each other by munge, as on every
+# Slurm cluster. Their links are slow, so that trainings take about as long on any machine.
+start_slurm() { # number of nodes
+  need_testbed slurm-cluster "a Slurm of our own needs"
+  local tool
+  for tool in slurmctld slurmd munged; do
+    command -v $tool >/dev/null || [ -x /usr/sbin/$tool ] ||
+      skip "$tool is missing: apt-get install slurm-wlm munge"
+  done
+  work=$(mktemp -d /var/tmp/ddprun-slurm.XXXXXX)
+  chmod 755 "$work"
+  export NC_STATE=$work/state NC_TAG=ddp NC_SUBNET=10.77.2
+  # What a killed ddprun leaves there is removed, and reported, by the next one of this user.
+  export TMPDIR=$work/tmp
+  mkdir "$TMPDIR"
+  trap 'slurm-cluster down >/dev/null 2>&1; rm -rf "$work"' EXIT
+  # Each node has its own munged at this socket. If munge is not used, the job does not run at
+  # all.
+  export PET_MUNGE_SOCKET=$NC_STATE/local/munge.socket PET_REQUIRE_AUTH=1
+  slurm-cluster up "$1" || { echo "slurm-cluster did not come up"; exit 1; }
+  local i
+  for ((i = 0; i < $1; i++)); do
+    slurm-cluster shape "ddpnode$i" rate 20mbit || exit 1
+  done
+  cd "$work" || exit 1
+}
+# Submits examples/slurm/train.sbatch of $source_dir with the programs of $bin. Sets job and log.
+submit() { # extra export variables, options of sbatch
+  job=$(slurm-cluster run sbatch --parsable "${@:2}" \
+    --export="ALL,DDPRUN_BIN=$bin,DATA=$source_dir/examples/data/digits,$1" \
+    "$source_dir/examples/slurm/train.sbatch") || exit 1
+  log=$work/train-digits-$job.log
 }

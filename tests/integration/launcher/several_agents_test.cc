@@ -82,6 +82,26 @@ TEST_F(TwoAgents, WhyAJobWasStoppedIsSaidOnceOnTheOtherNode) {
                   "^ddprun: error: job 'job' ended: the job was stopped: [^:]* received SIGTERM$"));
 }
 
+// The workers of node 1 save for 12 s. This is longer than the service of node 0 waits for agents
+// that only have to receive a verdict.
+TEST_F(TwoAgents, TheNodeWithTheServiceWaitsForWorkersThatStillSave) {
+  const HeldPort held;
+  const auto run = [&](const std::string& rank, const std::string& save) {
+    return start(of_two_workers(held.endpoint(), {"--node-rank=" + rank, "--lease=1"},
+                                "trap '" + save +
+                                    "; echo saved; exit' TERM; echo up; "
+                                    "while :; do sleep 0.1; done"));
+  };
+  auto zero = run("0", ":");
+  ASSERT_TRUE(zero->wait_for_err("waiting: 1 of 2 nodes here")) << zero->err();
+  auto one = run("1", "sleep 12");
+  ASSERT_TRUE(zero->wait_for_out("up") && one->wait_for_out("up")) << zero->err() << one->err();
+  zero->signal(SIGTERM);
+  EXPECT_EQ(one->wait(), 143) << one->err();
+  EXPECT_EQ(zero->wait(), 143) << zero->err();
+  EXPECT_THAT(one->out(), HasSubstr("saved")) << one->err();
+}
+
 TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {
   const HeldPort held;
   const std::string endpoint = held.endpoint();
