@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <functional>
@@ -18,6 +21,15 @@
 #include "tests/support/running_service.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_link.h"
+
+namespace {
+
+std::atomic<int> yields = 0;
+
+}  // namespace
+
+// Takes the place of libc's function in this program.
+extern "C" int sched_yield() noexcept { return ++yields, 0; }
 
 namespace ddprun {
 namespace {
@@ -124,6 +136,29 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   bytes += *encode(ServiceMessage(Wait{"for others"}));
   service.say(bytes);
   EXPECT_TRUE(link_.run_until([&] { return link_.waits_for == "for others"; })) << link_.trouble;
+}
+
+// A yield forfeits the rest of a time slice. Where other programs compute, links that yield for
+// each heartbeat get almost no processor time, and lose their service.
+TEST_F(ServiceLinkTest, YieldsToNoOtherProgramWhileItAwaitsAnAnswer) {
+  PlayedService service(link_.io);
+  RemoteLinkOptions options;
+  options.address = service.address();
+  make_link(std::move(options));
+  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  service.say(*encode(ServiceMessage(Welcome{.instance = "i",
+                                             .heartbeat_interval = milliseconds(10),
+                                             .agent_patience = std::chrono::seconds(9)})));
+  std::string got;
+  service.agent().non_blocking(true);
+  EXPECT_TRUE(link_.run_until([&] {
+    std::array<char, 4096> some;
+    boost::system::error_code error;
+    got.append(some.data(), service.agent().read_some(boost::asio::buffer(some), error));
+    return got.find(R"("heartbeat")") != got.npos;
+  })) << got;
+  link_.io.run_for(milliseconds(5));  // ten times as long as it polls for an answer
+  EXPECT_EQ(yields, 0);
 }
 
 // Returns TCP_USER_TIMEOUT of this process's socket with this local port, in milliseconds; -1:
