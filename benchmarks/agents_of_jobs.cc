@@ -2,7 +2,8 @@
 //
 //   agents_of_jobs HOST:PORT,HOST:PORT,... JOBS NODES
 //
-// It takes precedence over other programs if it may. It reads commands from stdin: "fail J" reports a killed worker of job J. It ends with stdin.
+// It takes precedence over other programs if it may. It reads commands from stdin: "fail J" reports
+// a killed worker of job J. It ends with stdin.
 // Each line that it prints ends with the time in ns on CLOCK_BOOTTIME:
 //
 //   served A T    agent A was welcomed on a new connection, and told what to do
@@ -90,6 +91,7 @@ class Agent {
   }
 
   void take(const Directive& directive) {
+    if (std::holds_alternative<Wait>(directive)) return;  // a standby's answer comes as one, too
     if (!std::exchange(is_served_, true)) print("served", number_);
     if (const auto* assignment = std::get_if<Assignment>(&directive)) {
       const bool is_new = !assignment_ || assignment_->generation != assignment->generation;

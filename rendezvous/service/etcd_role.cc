@@ -67,7 +67,7 @@ void EtcdRole::looked(const Result<LeaderKey>& key) {
   note_trouble(std::nullopt);
   leader_ = key->value;
   if (std::exchange(found_nobody_, found_nobody) && found_nobody) return stand();
-  if (!found_nobody) return;
+  if (!found_nobody) return events_.follows();
   is_looking_ = true;
   const auto most = static_cast<std::uint64_t>(std::max<Duration>(*looks_on_, Duration(1)).count());
   again_.expires_after(Duration(static_cast<std::int64_t>(rng_.below(most))));
@@ -173,6 +173,7 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
     tell("the leader's process is gone");
     state_->leader_process_gone();
   });
+  events_.follows();
 }
 
 Silence EtcdRole::standby_answer() const {

@@ -31,6 +31,7 @@ struct EtcdRoleEvents {
   std::function<void()> resumed;                        // serves() is true again
   // Forget the state, and send all agents away: another service leads, or will.
   std::function<void(const std::string& why)> stepped_down;
+  std::function<void()> follows;  // leader() is another service
 };
 
 class EtcdRole final : public StateStore {
@@ -57,6 +58,8 @@ class EtcdRole final : public StateStore {
   void stand();
   // Looks for the leader, because an agent asks here.
   void look();
+  // Returns whether neither this service nor leader() is known to lead, but one may soon.
+  bool is_undecided() const { return !leads() && leader_.empty() && !unable_; }
   // Returns what an agent is told while this service stands by.
   Silence standby_answer() const;
   // Returns why this service neither serves nor is a good standby; nullopt: it is one of them.
