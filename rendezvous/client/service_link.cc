@@ -445,6 +445,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     const int socket = contact->transport->socket().native_handle();
     Hello hello = events_.hello(local_address_of(socket).host());
     hello.instance = link_.instance();
+    // A leader repeats the assignment, but the agent keeps the first copy of it.
+    if (hello.assignment) hello.assignment->term = link_.term();
     return hello;
   }
 

@@ -66,6 +66,7 @@ void EtcdRole::looked(const Result<LeaderKey>& key) {
   if (!found_nobody && !parse_leader(key->value)) return;
   note_trouble(std::nullopt);
   leader_ = key->value;
+  followed_ = key->created;
   if (std::exchange(found_nobody_, found_nobody) && found_nobody) return stand();
   if (!found_nobody) return events_.follows();
   is_looking_ = true;
@@ -167,6 +168,7 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
   const std::optional<HostPort> address = parse_leader(leader);
   if (!address) return;
   leader_ = leader;
+  followed_ = term;
   tell("stands by: " + leader + " leads");
   watch_.emplace(io_, *address, [this] {
     leader_.clear();

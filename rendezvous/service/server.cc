@@ -382,10 +382,11 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     }
     if (role_ && !role_->leads()) {
       role_->look();
-      if (!role_->is_undecided() || await_leader_.contains(session->id)) {
-        send_away(session, role_->standby_answer());
-      } else {
+      const ServiceTerm served = hello && hello->assignment ? hello->assignment->term : 0;
+      if (role_->may_lead_soon(served) && !await_leader_.contains(session->id)) {
         let_wait(session, *message);
+      } else {
+        send_away(session, role_->standby_answer());
       }
       return {};
     }

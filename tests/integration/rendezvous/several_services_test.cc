@@ -243,6 +243,25 @@ TEST_F(SeveralServices, DuringAnElectionAStandbyLetsAgentsWait) {
   }
 }
 
+// It is no use to name the leader to an agent that this leader has served: it is silent to it.
+TEST_F(SeveralServices, AnAgentThatHasLostTheLeaderWaitsAtAStandbyForTheNextOne) {
+  const auto first = leader();
+  ASSERT_TRUE(first) << all_err();
+  const std::size_t standby = (*first + 1) % kServices;
+  ASSERT_TRUE(becomes(standby, "standby")) << all_err();
+  const Agent before(ports_[*first].port());
+  Hello hello = before.hello;
+  hello.instance = before.welcome.instance;
+  hello.assignment = before.assignment;
+  const auto begin = BootClock::now();
+  RawTcpClient client(ports_[standby].port());
+  say(client, hello);
+  const ServiceMessage answer = next_message(client);
+  ASSERT_TRUE(std::holds_alternative<Silence>(answer));
+  EXPECT_EQ(std::get<Silence>(answer).leader, ports_[*first].endpoint());
+  EXPECT_GE(BootClock::now() - begin, std::chrono::milliseconds(900));
+}
+
 TEST_F(SeveralServices, AServiceThatStartsWithoutEtcdWaitsForIt) {
   for (auto& service : services_) {
     end(*service);
