@@ -982,7 +982,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   TlsContextPtr tls_;
   FailureRate failures_;  // wrong proofs, by address and job
   HandshakeTurns turns_;
-  std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
+  std::map<std::string, std::deque<Waiting>> waiting_;      // by address, the newest last
   std::map<AgentConnectionId, AgentMessage> await_leader_;  // what they said, by session
   std::map<AgentConnectionId, LocalAgent> locals_;
   std::map<AgentConnectionId, PageCall> page_calls_;
