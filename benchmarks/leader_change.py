@@ -12,10 +12,14 @@ programs ran.
     etcd        SIGKILL of etcd's leader at once before a failure is reported, until all agents of
                 the job have the next generation. `lost`: agents that would end their workers
     decision    a failure reported, until all 4 agents of the job have the next generation: with
-                etcd and with a directory (--state dir:)
+                etcd and with a directory (--state dir:), in turn. A decision writes twice, one
+                after the other. `etcd alone` is two such writes by a plain client
     reconnect   SIGKILL of the leader, until the last of 1,000 agents of 50 jobs is served
 """
 import argparse
+import base64
+import http.client
+import json
 import math
 import os
 import pathlib
@@ -49,6 +53,27 @@ class Etcd:
 
     def place(self) -> str:
         return "etcd://" + self.call("endpoints").replace("http://", "")
+
+
+class Writer:
+    """Writes to etcd on a connection of its own, as much as a decision of a job of 4 nodes does."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self.connection = http.client.HTTPConnection(etcd.place()[len("etcd://"):].split(",")[0])
+
+    def write_twice(self) -> float:
+        """Returns how long both writes took together."""
+        put = {"key": base64.b64encode(b"alone").decode(),
+               "value": base64.b64encode(b"x" * 1000).decode()}
+        begin = now()
+        for _ in range(2):
+            self.connection.request("POST", "/v3/kv/txn",
+                                    json.dumps({"success": [{"requestPut": put}]}))
+            reply = self.connection.getresponse()
+            text = reply.read()
+            if reply.status != 200:
+                raise RuntimeError(f"etcd refuses a write: {text}")
+        return now() - begin
 
 
 class Service:
@@ -174,7 +199,7 @@ def main() -> None:
     services, opened = [], []
     try:
         if options.busy:
-            print("busy: other programs ran on this machine")
+            print(f"busy: other programs ran on this machine (load {os.getloadavg()[0]:.0f})")
         print("| what | p50 | p99 | worst | rounds |\n| --- | --- | --- | --- | --- |")
         services = [Service(options.bin / "ddp-rendezvous", etcd.place()) for _ in range(3)]
         program = options.bin / "agents_of_jobs"
@@ -199,12 +224,18 @@ def main() -> None:
         deciding.close()
 
         on_etcd = agents_of(services, options.rounds, 4)
-        row("decision, etcd", [on_etcd.decide(job) for job in range(options.rounds)], 1000.0)
-        on_etcd.close()
         on_disk = Service(options.bin / "ddp-rendezvous", f"dir:{folder}/state")
         services.append(on_disk)
         local = agents_of([on_disk], options.rounds, 4)
-        row("decision, directory", [local.decide(job) for job in range(options.rounds)], 1000.0)
+        alone = Writer(etcd)
+        decided = {"decision, etcd": [], "decision, directory": [], "etcd alone": []}
+        for job in range(options.rounds):
+            decided["decision, etcd"].append(on_etcd.decide(job))
+            decided["decision, directory"].append(local.decide(job))
+            decided["etcd alone"].append(alone.write_twice())
+        for name, times in decided.items():
+            row(name, times, 1000.0)
+        on_etcd.close()
         local.close()
         services.pop().kill()
 

@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
@@ -446,6 +445,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     const int socket = contact->transport->socket().native_handle();
     Hello hello = events_.hello(local_address_of(socket).host());
     hello.instance = link_.instance();
+    // A leader repeats the assignment, but the agent keeps the first copy of it.
+    if (hello.assignment) hello.assignment->term = link_.term();
     return hello;
   }
 
@@ -692,10 +693,10 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   // Keeps the event loop busy until the answer to a heartbeat comes, or until `until`.
   // Sleeping after a heartbeat would need a second wakeup for the answer. Where the last
-  // answer came soon, the loop polls instead and serves all other events.
+  // answer came soon, the loop polls instead and serves all other events. It does not yield the
+  // processor: where other programs compute, each yield would forfeit a time slice.
   void stay_awake(TimePoint until) {
     if (over_ || !link_.awaits_ack() || BootClock::now() >= until) return;
-    sched_yield();  // lets a service run that was woken on this processor
     asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
   }
 

@@ -66,8 +66,9 @@ void EtcdRole::looked(const Result<LeaderKey>& key) {
   if (!found_nobody && !parse_leader(key->value)) return;
   note_trouble(std::nullopt);
   leader_ = key->value;
+  followed_ = key->created;
   if (std::exchange(found_nobody_, found_nobody) && found_nobody) return stand();
-  if (!found_nobody) return;
+  if (!found_nobody) return events_.follows();
   is_looking_ = true;
   const auto most = static_cast<std::uint64_t>(std::max<Duration>(*looks_on_, Duration(1)).count());
   again_.expires_after(Duration(static_cast<std::int64_t>(rng_.below(most))));
@@ -167,12 +168,14 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
   const std::optional<HostPort> address = parse_leader(leader);
   if (!address) return;
   leader_ = leader;
+  followed_ = term;
   tell("stands by: " + leader + " leads");
   watch_.emplace(io_, *address, [this] {
     leader_.clear();
     tell("the leader's process is gone");
     state_->leader_process_gone();
   });
+  events_.follows();
 }
 
 Silence EtcdRole::standby_answer() const {

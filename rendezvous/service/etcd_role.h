@@ -31,6 +31,7 @@ struct EtcdRoleEvents {
   std::function<void()> resumed;                        // serves() is true again
   // Forget the state, and send all agents away: another service leads, or will.
   std::function<void(const std::string& why)> stepped_down;
+  std::function<void()> follows;  // leader() is another service
 };
 
 class EtcdRole final : public StateStore {
@@ -57,6 +58,11 @@ class EtcdRole final : public StateStore {
   void stand();
   // Looks for the leader, because an agent asks here.
   void look();
+  // Returns whether an agent that was served in this term (0: in none) has to wait for an election.
+  // No service is known to lead, or the agent has just lost the one that is.
+  bool may_lead_soon(ServiceTerm served) const {
+    return !leads() && !unable_ && (leader_.empty() || served >= followed_);
+  }
   // Returns what an agent is told while this service stands by.
   Silence standby_answer() const;
   // Returns why this service neither serves nor is a good standby; nullopt: it is one of them.
@@ -85,6 +91,7 @@ class EtcdRole final : public StateStore {
   EtcdRevision term_ = 0;
   EtcdRevision first_term_ = 0;  // the first one that this process has seen
   std::string leader_;
+  EtcdRevision followed_ = 0;           // the term of leader_
   std::optional<LeaderWatch> watch_;    // of leader_
   std::optional<std::string> trouble_;  // with etcd, now
   std::optional<std::string> unable_;   // why this service can never lead

@@ -98,6 +98,10 @@ struct Waiting {
   TimePoint since;
 };
 
+// How long an agent that comes to a standby waits for the election of a leader. It is less than an
+// agent waits for an answer.
+constexpr Duration kElectionTime = std::chrono::seconds(1);
+
 // Returns the options with the calendar of this host's clock as it is now. It may have been set
 // since the start of the process.
 ServiceOptions with_calendar(ServiceOptions options) {
@@ -129,7 +133,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
               return ServicePages::edition(table_);
             }),
         turn_timer_(io),
-        drain_timer_(io) {
+        drain_timer_(io),
+        election_timer_(io) {
     if (kept) {
       table_.note_durable(0);
       writer_ = std::make_unique<StateWriter>(io, std::move(kept->directory), store_events());
@@ -151,7 +156,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         EtcdRoleEvents{.store = store_events(),
                        .leads = [this](const ServiceState& past) { lead(past); },
                        .resumed = [this] { resume(); },
-                       .stepped_down = [this](const std::string& why) { step_down(why); }},
+                       .stepped_down = [this](const std::string& why) { step_down(why); },
+                       .follows = [this] { answer_waiting_agents(); }},
         looks_on);
     role_ = role.get();
     writer_ = std::move(role);
@@ -178,7 +184,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     lag_timer_.cancel();
     drain_timer_.cancel();
     turn_timer_.cancel();
+    election_timer_.cancel();
     waiting_.clear();
+    await_leader_.clear();
     role_ = nullptr;
     writer_.reset();
     munge_.reset();
@@ -374,17 +382,48 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     }
     if (role_ && !role_->leads()) {
       role_->look();
-      send_away(session, role_->standby_answer());
+      const ServiceTerm served = hello && hello->assignment ? hello->assignment->term : 0;
+      if (role_->may_lead_soon(served) && !await_leader_.contains(session->id)) {
+        let_wait(session, *message);
+      } else {
+        send_away(session, role_->standby_answer());
+      }
       return {};
     }
-    note_change(*message);
+    receive_from(session, *message);
+    return {};
+  }
+
+  void receive_from(const SessionPtr& session, const AgentMessage& message) {
+    note_change(message);
     perform(table_.receive({.connection = session->id,
                             .local = false,
                             .service_address = session->service_address,
                             .peer_address = session->peer_host,
                             .user = session->handshake.proven_user()},
-                           *message, BootClock::now()));
-    return {};
+                           message, BootClock::now()));
+  }
+
+  // Keeps the first message of an agent until a service leads. If many agents were sent away, they
+  // would come again several times a second, and delay the election.
+  void let_wait(const SessionPtr& session, const AgentMessage& message) {
+    if (await_leader_.empty())
+      after(election_timer_, kElectionTime, [this] { answer_waiting_agents(); });
+    await_leader_.emplace(session->id, message);
+  }
+
+  void answer_waiting_agents() {
+    election_timer_.cancel();
+    for (const auto& [id, message] : std::exchange(await_leader_, {})) {
+      const auto found = sessions_.find(id);
+      if (found == sessions_.end()) continue;
+      const SessionPtr session = found->second;
+      if (role_->leads()) {
+        receive_from(session, message);
+      } else {
+        send_away(session, role_->standby_answer());
+      }
+    }
   }
 
   // Says in a refusal whether this service runs for the job of the Hello alone. An agent that can
@@ -788,6 +827,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (!past.service_id.empty()) options.earlier_agents_until.reset();
     if (past.service_id.empty()) options.service_id = random_hex(8);  // nothing is known of others
     use(JobTable(std::move(options), past, now));
+    answer_waiting_agents();
   }
 
   void resume() {
@@ -899,6 +939,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void gone(AgentConnectionId id) {
     outbox_.forget(id);
+    await_leader_.erase(id);
     http_->changed();
     perform(table_.disconnected(id, BootClock::now()));
     check_idle();
@@ -941,7 +982,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   TlsContextPtr tls_;
   FailureRate failures_;  // wrong proofs, by address and job
   HandshakeTurns turns_;
-  std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
+  std::map<std::string, std::deque<Waiting>> waiting_;      // by address, the newest last
+  std::map<AgentConnectionId, AgentMessage> await_leader_;  // what they said, by session
   std::map<AgentConnectionId, LocalAgent> locals_;
   std::map<AgentConnectionId, PageCall> page_calls_;
   StoreServer* store_ = nullptr;  // the store on the same port
@@ -960,6 +1002,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   LimitedLog unauthenticated_log_{log_, 10, std::chrono::seconds(10)};
   asio::steady_timer turn_timer_;
   asio::steady_timer drain_timer_;
+  asio::steady_timer election_timer_;  // the end of await_leader_'s wait
   std::function<void()> drained_;
   bool draining_ = false;
   bool said_farewell_ = false;

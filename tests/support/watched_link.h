@@ -3,6 +3,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,8 +20,9 @@ class WatchedLink {
     link_ = make_remote_link(
         io, std::move(options),
         {.hello =
-             [job](const std::string& address) {
+             [this, job](const std::string& address) {
                Hello hello = hello_of(job, "a");
+               hello.assignment = assignment;
                hello.node.address = address;
                return hello;
              },
@@ -55,8 +57,9 @@ class WatchedLink {
   }
 
   boost::asio::io_context io{1};
-  int directives = 0;     // without Wait
-  std::string waits_for;  // the reason of the last Wait
+  std::optional<Assignment> assignment;  // of the agent's Hello
+  int directives = 0;                    // without Wait
+  std::string waits_for;                 // the reason of the last Wait
   std::string trouble;
 
  private:

@@ -214,6 +214,54 @@ TEST_F(SeveralServices, WithoutEtcdTheLeaderIsSilentAndKeepsItsAgents) {
   Agent(ports_[*next].port(), agent).expect_same_job(agent);
 }
 
+// Many agents come at once when their leader is killed. If a standby sent them away before it knows
+// the next leader, they would come again several times a second, and delay the election.
+TEST_F(SeveralServices, DuringAnElectionAStandbyLetsAgentsWait) {
+  const auto first = leader();
+  ASSERT_TRUE(first) << all_err();
+  const std::size_t standby = (*first + 1) % kServices;
+  ASSERT_TRUE(becomes(standby, "standby")) << all_err();
+  const Agent before(ports_[*first].port());
+  etcd_->freeze("0");
+  kill_service(*first);
+  ASSERT_TRUE(services_[standby]->wait_for_err("the leader's process is gone")) << all_err();
+  const auto begin = BootClock::now();
+  RawTcpClient sent_away(ports_[standby].port());
+  say(sent_away, before.hello);
+  EXPECT_TRUE(std::holds_alternative<Silence>(next_message(sent_away)));
+  EXPECT_GE(BootClock::now() - begin, std::chrono::milliseconds(900));
+
+  RawTcpClient waiting(ports_[standby].port());
+  say(waiting, before.hello);
+  etcd_->thaw("0");
+  ASSERT_TRUE(leader()) << all_err();
+  const ServiceMessage answer = next_message(waiting);
+  if (const Silence* silence = std::get_if<Silence>(&answer)) {
+    EXPECT_TRUE(!silence->leader.empty() || BootClock::now() - begin >= std::chrono::seconds(2));
+  } else {
+    EXPECT_TRUE(std::holds_alternative<Welcome>(answer));
+  }
+}
+
+// It is no use to name the leader to an agent that this leader has served: it is silent to it.
+TEST_F(SeveralServices, AnAgentThatHasLostTheLeaderWaitsAtAStandbyForTheNextOne) {
+  const auto first = leader();
+  ASSERT_TRUE(first) << all_err();
+  const std::size_t standby = (*first + 1) % kServices;
+  ASSERT_TRUE(becomes(standby, "standby")) << all_err();
+  const Agent before(ports_[*first].port());
+  Hello hello = before.hello;
+  hello.instance = before.welcome.instance;
+  hello.assignment = before.assignment;
+  const auto begin = BootClock::now();
+  RawTcpClient client(ports_[standby].port());
+  say(client, hello);
+  const ServiceMessage answer = next_message(client);
+  ASSERT_TRUE(std::holds_alternative<Silence>(answer));
+  EXPECT_EQ(std::get<Silence>(answer).leader, ports_[*first].endpoint());
+  EXPECT_GE(BootClock::now() - begin, std::chrono::milliseconds(900));
+}
+
 TEST_F(SeveralServices, AServiceThatStartsWithoutEtcdWaitsForIt) {
   for (auto& service : services_) {
     end(*service);

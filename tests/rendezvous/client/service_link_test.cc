@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <functional>
@@ -18,6 +21,15 @@
 #include "tests/support/running_service.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_link.h"
+
+namespace {
+
+std::atomic<int> yields = 0;
+
+}  // namespace
+
+// Takes the place of libc's function in this program.
+extern "C" int sched_yield() noexcept { return ++yields, 0; }
 
 namespace ddprun {
 namespace {
@@ -104,10 +116,19 @@ class PlayedService {
   }
   boost::asio::ip::tcp::socket& agent() { return agent_; }
   void say(const std::string& bytes) { boost::asio::write(agent_, boost::asio::buffer(bytes)); }
+  // Returns whether the agent has sent this text on any connection.
+  bool has_heard(const std::string& text) {
+    std::array<char, 4096> some;
+    boost::system::error_code error;
+    agent_.non_blocking(true);
+    heard_.append(some.data(), agent_.read_some(boost::asio::buffer(some), error));
+    return heard_.find(text) != heard_.npos;
+  }
 
  private:
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::ip::tcp::socket agent_;
+  std::string heard_;
 };
 
 // A service of a later version may send messages that this version does not know.
@@ -124,6 +145,41 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   bytes += *encode(ServiceMessage(Wait{"for others"}));
   service.say(bytes);
   EXPECT_TRUE(link_.run_until([&] { return link_.waits_for == "for others"; })) << link_.trouble;
+}
+
+// The agent keeps its first copy of an assignment, but a standby must know who served it last.
+TEST_F(ServiceLinkTest, ItsHelloHasTheTermInWhichItWasServed) {
+  PlayedService service(link_.io);
+  link_.assignment.emplace().term = 7;
+  RemoteLinkOptions options;
+  options.address = service.address();
+  make_link(std::move(options));
+  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  service.say(*encode(ServiceMessage(Welcome{.instance = "i",
+                                             .heartbeat_interval = std::chrono::seconds(1),
+                                             .agent_patience = std::chrono::seconds(9),
+                                             .term = 4711})));
+  ASSERT_TRUE(link_.run_until([&] { return service.has_heard(R"("heartbeat")"); }));
+  EXPECT_FALSE(service.has_heard("4711"));
+  service.agent().close();
+  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  EXPECT_TRUE(link_.run_until([&] { return service.has_heard("4711"); }));
+}
+
+// A yield forfeits the rest of a time slice. Where other programs compute, links that yield for
+// each heartbeat get almost no processor time, and lose their service.
+TEST_F(ServiceLinkTest, YieldsToNoOtherProgramWhileItAwaitsAnAnswer) {
+  PlayedService service(link_.io);
+  RemoteLinkOptions options;
+  options.address = service.address();
+  make_link(std::move(options));
+  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  service.say(*encode(ServiceMessage(Welcome{.instance = "i",
+                                             .heartbeat_interval = milliseconds(10),
+                                             .agent_patience = std::chrono::seconds(9)})));
+  EXPECT_TRUE(link_.run_until([&] { return service.has_heard(R"("heartbeat")"); }));
+  link_.io.run_for(milliseconds(5));  // ten times as long as it polls for an answer
+  EXPECT_EQ(yields, 0);
 }
 
 // Returns TCP_USER_TIMEOUT of this process's socket with this local port, in milliseconds; -1:
