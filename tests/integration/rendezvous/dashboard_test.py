@@ -251,6 +251,30 @@ def refuse_others(url: str) -> None:
         assert connection.getresponse().status == 401, path
 
 
+def open_many_streams(url: str) -> None:
+    """At most 8 at a time. One that is closed gives way to another."""
+    place = urllib.parse.urlsplit(url)
+
+    def get(path: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+        connection.request("GET", path, headers={"Cookie": cookie})
+        return connection.getresponse()
+
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+    connection.request("POST", "/token", place.fragment, {"Origin": f"http://{place.netloc}"})
+    cookie = connection.getresponse().headers["Set-Cookie"].partition(";")[0]
+    streams = [get(f"/output/{rank % 2}") for rank in range(8)]
+    assert [stream.status for stream in streams] == 8 * [200]
+    assert get("/flight/0").status == 503
+    assert get("/output/-1").status == 404 and get("/output/0x").status == 404
+    streams.pop().close()
+    until(lambda: get("/flight/0").status == 200)
+    missing = get("/flight/7")
+    assert "rank 7 does not run on this node" in missing.readline().decode()
+    for stream in [*streams, missing]:
+        stream.close()
+
+
 def end_by_hand(binaries: pathlib.Path) -> None:
     """Ctrl-C ends the dashboard and not the job; --open tells the address to no other user."""
     with job_of(binaries) as job, tempfile.TemporaryDirectory() as folder:
@@ -259,7 +283,7 @@ def end_by_hand(binaries: pathlib.Path) -> None:
         opener.write_text('#!/bin/sh\nstat -c %a "$1" > "$0.mode"\ncat "$1" > "$0.new"\n'
                           'mv "$0.new" "$0.text"\n')
         opener.chmod(0o755)
-        with dashboard_of(binaries, "--open", TMPDIR=folder,
+        with dashboard_of(binaries, "--open", "--", JOB, TMPDIR=folder,
                           PATH=f"{folder}:{os.environ['PATH']}") as (dashboard, url):
             text = pathlib.Path(folder) / "xdg-open.text"
             deadline = time.monotonic() + PATIENCE
@@ -268,6 +292,7 @@ def end_by_hand(binaries: pathlib.Path) -> None:
                 time.sleep(0.02)
             assert f"url={url}\"" in text.read_text()
             assert opener.with_name("xdg-open.mode").read_text().strip() == "600"
+            open_many_streams(url)
             dashboard.send_signal(signal.SIGINT)
             assert dashboard.wait(PATIENCE) == 128 + signal.SIGINT
         assert not list(pathlib.Path(folder).glob("*.html")), "its file is gone"
