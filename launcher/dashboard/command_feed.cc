@@ -68,15 +68,15 @@ void CommandFeed::begin(std::function<void()> wake) {
 }
 
 void CommandFeed::read() {
-  output_.async_read_some(
-      boost::asio::buffer(buffer_), [weak = weak_from_this()](error_code error, std::size_t size) {
-        const auto self = weak.lock();
-        if (!self) return;
-        self->events_.add({self->buffer_.data(), size});
-        if (error) self->events_.end();
-        self->tell();
-        if (!error) self->read();
-      });
+  output_.async_read_some(boost::asio::buffer(buffer_),
+                          [weak = weak_from_this()](error_code error, std::size_t size) {
+                            const auto self = weak.lock();
+                            if (!self) return;
+                            self->events_.add({self->buffer_.data(), size});
+                            if (error) self->events_.end();
+                            self->tell();
+                            if (!error) self->read();
+                          });
 }
 
 // Tells the reader of news, after a pause since the last time.

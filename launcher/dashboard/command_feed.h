@@ -5,10 +5,10 @@
 // Owner: HttpEntry, on the thread of the io_context, which outlives it.
 #pragma once
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <array>
 #include <functional>
 #include <map>
 #include <memory>

@@ -1,5 +1,5 @@
 // OutputEvents: makes events for a browser's EventSource of what a command writes. An event is the
-// JSON {"text": whole lines}, with "left_out": the number of bytes that are missing before them. The
+// JSON {"text": whole lines}. It has "left_out", a number, if bytes are missing before them. The
 // last event has the type `end`.
 //
 // Memory is bounded: of what is not taken, only the newest kMaxBytes are kept. Bytes that are not

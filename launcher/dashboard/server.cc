@@ -1,8 +1,8 @@
 #include "launcher/dashboard/server.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -33,8 +33,8 @@ using asio::ip::tcp;
 namespace {
 
 constexpr Duration kRefresh = std::chrono::seconds(1);
-constexpr int kOrders = 4;           // at a time
-constexpr std::size_t kFeeds = 8;    // at a time: each is a process
+constexpr int kOrders = 4;         // at a time
+constexpr std::size_t kFeeds = 8;  // at a time: each is a process
 constexpr std::string_view kLines = "200";
 constexpr std::string_view kCalls = "20";
 
@@ -142,11 +142,8 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
     if (order->job != job()) return text_page("this page has no such job", 404);
     if (std::optional<HttpPage> late = refuse_late(*order, status_.generation())) return *late;
     if (orders_ >= kOrders) return text_page(std::string(kTooManyOrders), 503);
-    UserRequest asked{.what = order->what,
-                      .number = 1,
-                      .job = order->job,
-                      .by = who_asks(),
-                      .rank = order->rank};
+    UserRequest asked{
+        .what = order->what, .number = 1, .job = order->job, .by = who_asks(), .rank = order->rank};
     return HttpPage{.later = [this, asked = std::move(asked)](const HttpFinish& finish) {
       ask(asked, finish);
     }};

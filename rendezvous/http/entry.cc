@@ -259,16 +259,16 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     connection->sending.body = std::move(events);
     connection->is_sending = true;
     begin_waiting(connection);
-    connection->wire->write(
-        {asio::buffer(*connection->sending.body)},
-        [self = shared_from_this(), connection, then = std::move(then)](const Result<void>& written) {
-          if (connection->closed) return;
-          if (!written) return self->close(connection);
-          connection->is_sending = false;
-          connection->sending.body.reset();
-          connection->deadline.cancel();
-          then();
-        });
+    auto written = [self = shared_from_this(), connection,
+                    then = std::move(then)](const Result<void>& result) {
+      if (connection->closed) return;
+      if (!result) return self->close(connection);
+      connection->is_sending = false;
+      connection->sending.body.reset();
+      connection->deadline.cancel();
+      then();
+    };
+    connection->wire->write({asio::buffer(*connection->sending.body)}, std::move(written));
   }
 
   void forget_edition() {

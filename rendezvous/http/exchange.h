@@ -53,9 +53,9 @@ struct HttpPage {
   std::string type = "text/plain; charset=utf-8";
   HttpBody body;
   int status = 200;
-  std::string location = {};  // of a redirection
-  std::string cookie = {};    // to be set
-  bool is_stream = false;     // the body has no end: HttpEntry sends it
+  std::string location = {};            // of a redirection
+  std::string cookie = {};              // to be set
+  bool is_stream = false;               // the body has no end: HttpEntry sends it
   std::shared_ptr<HttpFeed> feed = {};  // of a stream; null: it has the editions of the status
   // If set, the page is made later, and the other fields do not count. HttpEntry calls it once. It
   // must call the function that it is given once, on the same thread, within a time of its own.
@@ -87,8 +87,8 @@ struct HttpAnswer {
   std::string head;
   HttpBody body;  // null: no body follows the head
   int status = 0;
-  bool last = false;       // close the connection after sending it
-  bool is_stream = false;  // events follow; also `last`
+  bool last = false;                    // close the connection after sending it
+  bool is_stream = false;               // events follow; also `last`
   std::shared_ptr<HttpFeed> feed = {};  // as in HttpPage
   // If set, the answer is not known yet: call it, then HttpExchange::finish() with the page.
   std::function<void(const HttpFinish&)> later = {};

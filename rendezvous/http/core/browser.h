@@ -33,7 +33,7 @@ std::optional<std::vector<std::string>> form_values(std::string_view form,
 struct PageOrder {
   UserRequest::What what = UserRequest::What::kStop;  // kStop, kRestart or kStacks
   std::string job;
-  std::int64_t generation = -1;  // that the page showed
+  std::int64_t generation = -1;   // that the page showed
   std::optional<Rank> rank = {};  // kStacks: only of this one
 
   friend bool operator==(const PageOrder&, const PageOrder&) = default;

@@ -564,12 +564,14 @@ function chosenRankOf(job, row, rank) {
     row ? make("dl", {class: "facts"}, ...facts)
       : make("p", {}, node ? `Node ${node.node_rank}: ${stateOfNode(job, node)[1]}. ` +
         "Nothing more is known of the rank now." : "The job has no such rank now."),
-    make("p", {}, make("a", {href: `#job=${encodeURIComponent(job.id)}`, id: "close-rank"}, "Close")));
+    make("p", {},
+      make("a", {href: `#job=${encodeURIComponent(job.id)}`, id: "close-rank"}, "Close")));
 }
 
 // Returns why the rank was started again.
 function restartsOfRank(job, rank, failures) {
-  const others = generationsKnown(job).filter(({end}) => end && end !== "failed" && end !== "succeeded");
+  const others = generationsKnown(job).filter(
+    ({end}) => end && end !== "failed" && end !== "succeeded");
   if (failures.length === 0 && others.length === 0) return null;
   const rows = [...failures.map(({generation, what, own}) => [generation, what, own]),
     ...others.map(({number, end, what}) => [number, `${(ENDS[end] ?? ENDS.unknown)[1]}${

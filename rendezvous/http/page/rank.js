@@ -10,7 +10,8 @@ const MOST_CHARACTERS = 65536;
 
 // Colours and titles for a terminal, and other control characters but those of lines.
 const ESCAPES = new RegExp("\\u001b\\[[0-?]*[ -/]*[@-~]|" +
-  "\\u001b\\][^\\u0007\\u001b]*(?:\\u0007|\\u001b\\\\)|[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f]", "g");
+  "\\u001b\\][^\\u0007\\u001b]*(?:\\u0007|\\u001b\\\\)|" +
+  "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f]", "g");
 
 // Returns the lines as a terminal would show them: a later part of a line replaces an earlier one.
 export const plainText = (text) => text.replace(ESCAPES, "").split("\n")

@@ -69,7 +69,8 @@ TEST_F(CommandFeedTest, SaysWhyACommandCannotStart) {
   begin({"/no such program"});
   EXPECT_EQ(events_,
             "data: {\"text\":\"ddprun: error: start /no such program: No such file or "
-            "directory\\n\"}\n\n" + kEnd);
+            "directory\\n\"}\n\n" +
+                kEnd);
 }
 
 TEST_F(CommandFeedTest, AFloodIsBounded) {
