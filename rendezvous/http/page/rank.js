@@ -80,7 +80,8 @@ export function follow(section) {
   followed = opened;
 }
 
-const quoted = (text) => /^[\w.:/@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+const quoted = (text) => /^[\w.:/@%+=,-]+$/.test(text) ? text
+  : `'${text.replaceAll("'", "'\\''")}'`;
 
 // Returns the commands that show the rank, for the page of a service.
 function commandsOf(id, rank, host) {
@@ -92,8 +93,8 @@ function commandsOf(id, rank, host) {
     make("p", {}, "Its output, its calls and its stack: in a terminal",
       host ? ` on ${host}` : " on its host", ", by the user of the job:"),
     make("pre", {tabindex: "0", id: "rank-commands"}, lines.join("\n")),
-    make("p", {}, "From elsewhere, also with ", make("code", {}, `--rdzv-endpoint=${place}`),
-      ". In a page: ", make("code", {}, `ddprun dashboard --rdzv-endpoint=${place} -- ${last}`)));
+    make("p", {}, "On another host, add ", make("code", {}, `--rdzv-endpoint=${place}`),
+      ". A page with the same: ", make("code", {}, `ddprun dashboard --rdzv-endpoint=${place} -- ${last}`)));
 }
 
 // Returns the button that shows the stack of the rank.
