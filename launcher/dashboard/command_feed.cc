@@ -51,7 +51,8 @@ Result<void> CommandFeed::start() {
     waitpid(*pid, nullptr, 0);
     return system_error("watch a process", why);
   }
-  child_ = std::make_shared<Child>(*pid, stream_descriptor(output_.get_executor(), end.release()));
+  child_ = std::make_shared<Child>(
+      Child{*pid, stream_descriptor(output_.get_executor(), end.release())});
   child_->end.async_wait(stream_descriptor::wait_read, [child = child_](error_code) {
     child->is_reaped = waitpid(child->pid, nullptr, WNOHANG) != 0;
   });

@@ -647,6 +647,8 @@ function show(sections) {
   }
 }
 
+const hostOf = (id, rank) => ranksKnown(jobNamed(id) ?? {})
+  .find((row) => row.rank === rank)?.host;
 const generationOf = (id) => jobNamed(id)?.generation ?? -1;
 
 function render() {
@@ -671,7 +673,7 @@ function render() {
     ...(rank === null ? []
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)],
         ["rank-details", [id, rank, isDashboard() || row?.host, mayAct()],
-          () => rankOf(id, rank, row?.host, () => generationOf(id))],
+          () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id))],
         ["rank-restarts", [id, rank, failures, generations],
           () => restartsOfRank(job, rank, failuresOfRank(job, rank))]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],

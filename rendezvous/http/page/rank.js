@@ -25,7 +25,8 @@ function lastLines(text) {
 
 // Follow: shows what a stream of the dashboard sends, in an element.
 class Follow {
-  constructor(path, pre, note, nothing) {
+  // nothing: what the note says while nothing has come. over(): what it says at the end.
+  constructor(path, pre, note, nothing, over) {
     this.source = new EventSource(path);
     let text = "";
     const show = () => {
@@ -47,7 +48,7 @@ class Follow {
     };
     this.source.addEventListener("end", () => {
       this.close();
-      note.textContent = text ? "" : "Nothing more came.";
+      note.textContent = over();
     });
     this.source.onerror = () => {
       note.textContent = this.source.readyState === EventSource.CLOSED
@@ -68,14 +69,16 @@ export function follow(section) {
   followed?.follows.forEach((one) => one.close());
   followed = null;
   if (!section?.dataset.rank) return;
-  const open = (what, nothing) => new Follow(`${what}/${section.dataset.rank}`,
-    section.querySelector(`#rank-${what}`), section.querySelector(`#rank-${what}-note`), nothing);
-  const opened = {section, follows: [open("output", "It has written nothing yet."),
-    open("flight", "asking")]};
+  const open = (what, nothing, over) => new Follow(`${what}/${section.dataset.rank}`,
+    section.querySelector(`#rank-${what}`), section.querySelector(`#rank-${what}-note`), nothing,
+    over);
+  const opened = {section, follows: [
+    open("output", "It has written nothing yet.", section.elsewhere),
+    open("flight", "asking", () => "")]};
   section.querySelector("#flight-again").onclick = () => {
     if (followed !== opened) return;
     opened.follows.pop().close();
-    opened.follows.push(open("flight", "asking"));
+    opened.follows.push(open("flight", "asking", () => ""));
   };
   followed = opened;
 }
@@ -91,10 +94,11 @@ function commandsOf(id, rank, host) {
   const place = quoted(location.host);
   return make("div", {},
     make("p", {}, "Its output, its calls and its stack: in a terminal",
-      host ? ` on ${host}` : " on its host", ", by the user of the job:"),
+      ` on ${host ?? "its host"}, by the user of the job:`),
     make("pre", {tabindex: "0", id: "rank-commands"}, lines.join("\n")),
     make("p", {}, "On another host, add ", make("code", {}, `--rdzv-endpoint=${place}`),
-      ". A page with the same: ", make("code", {}, `ddprun dashboard --rdzv-endpoint=${place} -- ${last}`)));
+      ". A page with the same: ",
+      make("code", {}, `ddprun dashboard --rdzv-endpoint=${place} -- ${last}`)));
 }
 
 // Returns the button that shows the stack of the rank.
@@ -118,8 +122,8 @@ function stackOf(id, rank, generation) {
   return make("div", {}, make("p", {}, button, note), pre);
 }
 
-// Returns the section with what is known of the rank beyond the status. generation(): the one that
-// the page shows.
+// Returns the section with what is known of the rank beyond the status. host(): its host; undefined
+// if that is not known. generation(): the one that the page shows.
 export function rankOf(id, rank, host, generation) {
   const section = make("section", {id: "rank-details"});
   if (isDashboard()) {
@@ -127,10 +131,12 @@ export function rankOf(id, rank, host, generation) {
       make("p", {class: "dim", id: `rank-${what}-note`, role: "status"}, "connecting"),
       make("pre", {id: `rank-${what}`, tabindex: "0", "aria-labelledby": `rank-${what}-title`})];
     section.dataset.rank = rank;
+    section.elsewhere = () => `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
+      `ddprun logs -f --rank ${rank} -- ${quoted(id)}`;
     section.append(...part("output", "Output"), ...part("flight", "Last calls"),
       make("button", {id: "flight-again", type: "button"}, "Show its calls again"));
   } else {
-    section.append(commandsOf(id, rank, host));
+    section.append(commandsOf(id, rank, host()));
   }
   if (mayAct()) section.append(stackOf(id, rank, generation));
   return section;

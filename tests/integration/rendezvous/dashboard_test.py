@@ -225,7 +225,10 @@ def look_at_a_rank(binaries: pathlib.Path) -> None:
             page.wait_for("document.getElementById('rank-output') === null")
             until(lambda: logs_of(dashboard) == [])
 
-            page.evaluate("history.back()")
+            page.evaluate("location.hash = location.hash.replace(/(&rank=.*)?$/, '&rank=7')")
+            page.wait_for(f"({output}).includes('rank 7 does not run on this node')")
+            page.wait_for_text("In a terminal on its host: ddprun logs -f --rank 7 -- 'train <img")
+            page.evaluate("location.hash = location.hash.replace('rank=7', 'rank=0')")
             page.wait_for(f"({output}).includes('rank 0 begins')")
             page.evaluate("URL.createObjectURL = (blob) => { window.saved = blob; return '#'; }")
             page.evaluate("document.getElementById('report').click()")
