@@ -23,7 +23,9 @@
 #include "launcher/control/options.h"
 #include "launcher/dashboard/server.h"
 #include "launcher/dashboard/status.h"
+#include "launcher/process/own_program.h"
 #include "launcher/process/signal_source.h"
+#include "rendezvous/auth/key_file.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/tcp_address.h"
 
@@ -63,15 +65,15 @@ class BrowserFile {
 };
 
 // Serves the page until the job or a signal ends it. Ends the process.
-[[noreturn]] void serve(JobWatch watch, DashboardStatus first, UniqueFd signals, Listener listener,
-                        bool opens) {
+[[noreturn]] void serve(JobWatch watch, DashboardStatus first, RankCommands commands,
+                        UniqueFd signals, Listener listener, bool opens) {
   const std::string token = random_hex(32);
   const std::string url = concat("http://", to_text(listener.address), "/#token=", token);
   const std::string job = first.job();
   boost::asio::io_context io;
   int code = 0;
-  DashboardServer server(io, std::move(listener.socket), std::move(watch), std::move(first), token,
-                         [&] {
+  DashboardServer server(io, std::move(listener.socket), std::move(watch), std::move(first),
+                         std::move(commands), token, [&] {
                            std::fprintf(stderr, "ddprun: job '%s' has ended\n", job.c_str());
                            io.stop();
                          });
@@ -95,6 +97,7 @@ class BrowserFile {
   }
   io.run();
   browser.reset();
+  server.close();
   // A thread that asks the job may use `server` and `io` now, so neither is destroyed.
   std::fflush(nullptr);
   std::_Exit(code);
@@ -110,6 +113,9 @@ int run_dashboard(const std::vector<std::string>& arguments) {
     return 0;
   }
   options->by = who_asks();
+  const char* key = std::getenv(kKeyVariable);  // find() takes it out of the environment
+  RankCommands commands{.program = own_program(), .arguments = options->service_arguments};
+  if (key && *key) commands.variables[kKeyVariable] = key;
   JobWatch watch(*options);
   if (const int code = watch.find(); code != 0) return code;
   const JobPicture first = watch.picture();
@@ -124,8 +130,10 @@ int run_dashboard(const std::vector<std::string>& arguments) {
   if (!signals) return fail("ddprun", signals.error(), ExitCode::kFiles);
   Result<Listener> listener = listen_tcp(HostPort{.host = "127.0.0.1", .port = 0});
   if (!listener) return fail("ddprun", listener.error(), ExitCode::kFiles);
-  serve(std::move(watch), std::move(status), std::move(*signals), std::move(*listener),
-        options->opens);
+  commands.arguments.insert(commands.arguments.end(),
+                            {"--", options->job.empty() ? status.job() : options->job});
+  serve(std::move(watch), std::move(status), std::move(commands), std::move(*signals),
+        std::move(*listener), options->opens);
 }
 
 }  // namespace ddprun

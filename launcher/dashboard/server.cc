@@ -1,16 +1,21 @@
 #include "launcher/dashboard/server.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdio>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/background_thread.h"
+#include "base/concat.h"
+#include "base/parse_number.h"
 #include "base/random_id.h"
 #include "launcher/control/local_jobs.h"
 #include "launcher/dashboard/access.h"
+#include "launcher/dashboard/command_feed.h"
 #include "rendezvous/http/core/browser.h"
 #include "rendezvous/http/core/event_feed.h"
 #include "rendezvous/http/entry.h"
@@ -28,15 +33,26 @@ using asio::ip::tcp;
 namespace {
 
 constexpr Duration kRefresh = std::chrono::seconds(1);
-constexpr int kOrders = 4;  // at a time
+constexpr int kOrders = 4;         // at a time
+constexpr std::size_t kFeeds = 8;  // at a time: each is a process
+constexpr std::string_view kLines = "200";
+constexpr std::string_view kCalls = "20";
+
+// Returns the rank in a path such as /output/3; nullopt: the path does not begin so.
+std::optional<int> rank_in_path(std::string_view path, std::string_view begin) {
+  if (!path.starts_with(begin)) return std::nullopt;
+  const auto rank = parse_number<int>(path.substr(begin.size()));
+  return rank && *rank >= 0 ? std::optional<int>(*rank) : std::nullopt;
+}
 
 }  // namespace
 
 class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, JobWatch watch, DashboardStatus first, const std::string& token,
-       std::function<void()> over)
+  Impl(asio::io_context& io, JobWatch watch, DashboardStatus first, RankCommands commands,
+       const std::string& token, std::function<void()> over)
       : io_(io),
+        commands_(std::move(commands)),
         order_watch_(watch),
         status_watch_(std::move(watch)),
         status_(std::move(first)),
@@ -97,7 +113,26 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
       return HttpPage{.type = "application/json", .body = body_of(status_.text())};
     }
     if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
+    if (const std::optional<int> rank = rank_in_path(path, "/output/")) {
+      return feed_of("logs", *rank, {"--follow", concat("--lines=", kLines)});
+    }
+    if (const std::optional<int> rank = rank_in_path(path, "/flight/")) {
+      return feed_of("flight", *rank, {concat("--last=", kCalls)});
+    }
     return std::nullopt;
+  }
+
+  // Returns a stream of what this command of ddprun says of the rank.
+  HttpPage feed_of(std::string_view command, int rank, const std::vector<std::string>& options) {
+    std::erase_if(feeds_, [](const auto& feed) { return feed.expired(); });
+    if (feeds_.size() >= kFeeds) return text_page(std::string(kTooManyOrders), 503);
+    std::vector<std::string> words{commands_.program, std::string(command),
+                                   concat("--rank=", rank)};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), commands_.arguments.begin(), commands_.arguments.end());
+    auto feed = std::make_shared<CommandFeed>(io_, std::move(words), commands_.variables);
+    feeds_.push_back(feed);
+    return {.type = "text/event-stream", .is_stream = true, .feed = std::move(feed)};
   }
 
   HttpPage page_of_order(const HttpRequest& request) {
@@ -107,7 +142,8 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
     if (order->job != job()) return text_page("this page has no such job", 404);
     if (std::optional<HttpPage> late = refuse_late(*order, status_.generation())) return *late;
     if (orders_ >= kOrders) return text_page(std::string(kTooManyOrders), 503);
-    UserRequest asked{.what = order->what, .number = 1, .job = order->job, .by = who_asks()};
+    UserRequest asked{
+        .what = order->what, .number = 1, .job = order->job, .by = who_asks(), .rank = order->rank};
     return HttpPage{.later = [this, asked = std::move(asked)](const HttpFinish& finish) {
       ask(asked, finish);
     }};
@@ -170,6 +206,8 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   asio::io_context& io_;
+  const RankCommands commands_;
+  std::vector<std::weak_ptr<HttpFeed>> feeds_;
   const JobWatch order_watch_;  // several threads may use it
   JobWatch status_watch_;       // of the thread that asks for the status; there is one at a time
   DashboardStatus status_;
@@ -184,13 +222,15 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
 };
 
 DashboardServer::DashboardServer(asio::io_context& io, UniqueFd listener, JobWatch watch,
-                                 DashboardStatus first, const std::string& token,
-                                 std::function<void()> over)
-    : impl_(
-          std::make_shared<Impl>(io, std::move(watch), std::move(first), token, std::move(over))) {
+                                 DashboardStatus first, RankCommands commands,
+                                 const std::string& token, std::function<void()> over)
+    : impl_(std::make_shared<Impl>(io, std::move(watch), std::move(first), std::move(commands),
+                                   token, std::move(over))) {
   impl_->start(std::move(listener));
 }
 
-DashboardServer::~DashboardServer() { impl_->stop(); }
+DashboardServer::~DashboardServer() { close(); }
+
+void DashboardServer::close() { impl_->stop(); }
 
 }  // namespace ddprun

@@ -196,6 +196,14 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     connections_.erase(connection);
     connection->reader = ++last_reader_;
     readers_[connection->reader] = connection;
+    if (const auto& feed = connection->sending.feed) {
+      feed->begin([weak = weak_from_this(), reader = std::weak_ptr(connection)] {
+        const auto self = weak.lock();
+        const ConnectionPtr to = reader.lock();
+        if (self && to && !to->closed && !to->is_sending) self->send_of_feed(to);
+      });
+      return read(connection);
+    }
     feed_.add(connection->reader);
     if (!feed_timer_) feed_timer_.emplace(connection->wire->socket().get_executor());
     arm_feed();
@@ -233,19 +241,34 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void send_edition(const ConnectionPtr& connection) {
-    connection->sending.body = edition_;
+    send_events(connection, edition_, [this, connection] {
+      feed_.idle(connection->reader);
+      arm_feed();
+    });
+  }
+
+  // Sends what the feed of this connection has.
+  void send_of_feed(const ConnectionPtr& connection) {
+    std::string events = connection->sending.feed->take();
+    if (events.empty()) return;
+    send_events(connection, body_of(std::move(events)),
+                [this, connection] { send_of_feed(connection); });
+  }
+
+  void send_events(const ConnectionPtr& connection, HttpBody events, std::function<void()> then) {
+    connection->sending.body = std::move(events);
     connection->is_sending = true;
     begin_waiting(connection);
-    connection->wire->write({asio::buffer(*edition_)},
-                            [self = shared_from_this(), connection](const Result<void>& written) {
-                              if (connection->closed) return;
-                              if (!written) return self->close(connection);
-                              connection->is_sending = false;
-                              connection->sending.body.reset();
-                              connection->deadline.cancel();
-                              self->feed_.idle(connection->reader);
-                              self->arm_feed();
-                            });
+    auto written = [self = shared_from_this(), connection,
+                    then = std::move(then)](const Result<void>& result) {
+      if (connection->closed) return;
+      if (!result) return self->close(connection);
+      connection->is_sending = false;
+      connection->sending.body.reset();
+      connection->deadline.cancel();
+      then();
+    };
+    connection->wire->write({asio::buffer(*connection->sending.body)}, std::move(written));
   }
 
   void forget_edition() {
@@ -281,6 +304,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   static void release(Connection& connection) {
     connection.closed = true;
+    connection.sending.feed.reset();
     connection.wire->close();
     connection.deadline.cancel();
   }

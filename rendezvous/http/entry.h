@@ -8,7 +8,8 @@
 //
 // A page with is_stream makes its connection a reader: it is sent the editions of the status as
 // events until it closes. EventFeed (core/event_feed.h) decides when. All readers share the bytes
-// of an edition. A reader that does not take one within `patience` is closed.
+// of an edition. A page with `feed` makes its connection a reader of that feed instead. A reader
+// that does not take what it is sent within `patience` is closed.
 #pragma once
 
 #include <functional>

@@ -92,7 +92,8 @@ HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last, std::strin
           .body = with_body ? page.body : nullptr,
           .status = page.status,
           .last = head.last,
-          .is_stream = with_body && page.is_stream};
+          .is_stream = with_body && page.is_stream,
+          .feed = with_body ? page.feed : nullptr};
 }
 
 }  // namespace

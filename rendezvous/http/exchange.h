@@ -38,13 +38,25 @@ struct HttpPage;
 // Takes a page that is made later.
 using HttpFinish = std::function<void(HttpPage)>;
 
+// HttpFeed: events for one connection alone. It is destroyed when the connection is closed.
+class HttpFeed {
+ public:
+  virtual ~HttpFeed() = default;
+  // Called once, when the head was sent. wake() tells that take() has events. The feed calls it on
+  // the same thread, not from within take(), and not after its own end.
+  virtual void begin(std::function<void()> wake) = 0;
+  // Returns the events since the last call, in the form of event_text(); empty: none.
+  virtual std::string take() = 0;
+};
+
 struct HttpPage {
   std::string type = "text/plain; charset=utf-8";
   HttpBody body;
   int status = 200;
-  std::string location = {};  // of a redirection
-  std::string cookie = {};    // to be set
-  bool is_stream = false;     // the body has no end: HttpEntry sends it
+  std::string location = {};            // of a redirection
+  std::string cookie = {};              // to be set
+  bool is_stream = false;               // the body has no end: HttpEntry sends it
+  std::shared_ptr<HttpFeed> feed = {};  // of a stream; null: it has the editions of the status
   // If set, the page is made later, and the other fields do not count. HttpEntry calls it once. It
   // must call the function that it is given once, on the same thread, within a time of its own.
   std::function<void(const HttpFinish&)> later = {};
@@ -75,8 +87,9 @@ struct HttpAnswer {
   std::string head;
   HttpBody body;  // null: no body follows the head
   int status = 0;
-  bool last = false;       // close the connection after sending it
-  bool is_stream = false;  // events follow; also `last`
+  bool last = false;                    // close the connection after sending it
+  bool is_stream = false;               // events follow; also `last`
+  std::shared_ptr<HttpFeed> feed = {};  // as in HttpPage
   // If set, the answer is not known yet: call it, then HttpExchange::finish() with the page.
   std::function<void(const HttpFinish&)> later = {};
 };

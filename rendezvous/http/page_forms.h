@@ -29,7 +29,7 @@ std::optional<HttpPage> refuse_form(const HttpRequest& request);
 HttpPage cookie_page(const std::string& name, const std::string& value, bool encrypted);
 
 inline constexpr std::string_view kOrderFormIs =
-    "the form is order=stop|restart|stacks&job=ID&generation=N";
+    "the form is order=stop|restart|stacks&job=ID&generation=N, and for stacks &rank=N";
 inline constexpr std::string_view kTooManyOrders =
     "too many requests at a time: try again in a moment";
 // Returns why an order is refused that was given for a page of an older state: a restart, if

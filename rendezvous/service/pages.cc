@@ -103,8 +103,11 @@ HttpPage page_of_order(const HttpRequest& request, const ServiceView& service) {
   if (const Membership* const job = service.jobs.find(order->job)) {
     if (auto late = refuse_late(*order, job->generation().value)) return *late;
   }
-  UserRequest asked{
-      .what = order->what, .number = 1, .job = order->job, .by = "a page on " + request.peer};
+  UserRequest asked{.what = order->what,
+                    .number = 1,
+                    .job = order->job,
+                    .by = "a page on " + request.peer,
+                    .rank = order->rank};
   return HttpPage{.later = [ask = service.ask, asked = std::move(asked)](const HttpFinish& finish) {
     ask(asked, finish);
   }};

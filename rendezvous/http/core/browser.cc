@@ -76,14 +76,21 @@ std::optional<std::vector<std::string>> form_values(std::string_view form,
 
 std::optional<PageOrder> order_in_form(std::string_view form) {
   using What = UserRequest::What;
-  const auto values = form_values(form, {"order", "job", "generation"});
+  auto values = form_values(form, {"order", "job", "generation"});
+  const bool has_rank = !values;
+  if (has_rank) values = form_values(form, {"order", "job", "generation", "rank"});
   if (!values) return std::nullopt;
   const std::optional<What> what = parse_enum(kUserRequestWords, (*values)[0]);
   const bool is_order = what == What::kStop || what == What::kRestart || what == What::kStacks;
   const std::string& job = (*values)[1];
   const auto generation = parse_number<std::int64_t>((*values)[2]);
   if (!is_order || job.empty() || !why_no_name(job).empty() || !generation) return std::nullopt;
-  return PageOrder{*what, job, *generation};
+  PageOrder order{.what = *what, .job = job, .generation = *generation};
+  if (!has_rank) return order;
+  const auto rank = parse_number<int>((*values)[3]);
+  if (what != What::kStacks || !rank || *rank < 0) return std::nullopt;
+  order.rank = Rank(*rank);
+  return order;
 }
 
 bool is_same_origin(std::string_view origin, std::string_view host, bool encrypted) {

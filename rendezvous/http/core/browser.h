@@ -33,12 +33,13 @@ std::optional<std::vector<std::string>> form_values(std::string_view form,
 struct PageOrder {
   UserRequest::What what = UserRequest::What::kStop;  // kStop, kRestart or kStacks
   std::string job;
-  std::int64_t generation = -1;  // that the page showed
+  std::int64_t generation = -1;   // that the page showed
+  std::optional<Rank> rank = {};  // kStacks: only of this one
 
   friend bool operator==(const PageOrder&, const PageOrder&) = default;
 };
-// Returns the order in the form "order=stop|restart|stacks&job=ID&generation=N". nullopt: it is
-// another text.
+// Returns the order in the form "order=stop|restart|stacks&job=ID&generation=N". That of stacks may
+// end with "&rank=N". nullopt: it is another text.
 std::optional<PageOrder> order_in_form(std::string_view form);
 
 // Returns whether the Origin field names the place of the Host field. A browser sends Origin with

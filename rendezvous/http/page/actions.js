@@ -26,6 +26,9 @@ export async function learnRights() {
 // Returns what decides which buttons there are.
 export const buttonsOf = (job) => [job.phase === "ended", rights.acts, rights.takes_token];
 
+export const isDashboard = () => Boolean(rights.is_dashboard);
+export const mayAct = () => Boolean(rights.acts);
+
 // Gives a token to the server. Returns why it was refused; empty: it was not.
 export async function giveToken(token) {
   try {
@@ -61,9 +64,11 @@ function stacksText(lines) {
   return texts.filter((text) => text).join("\n\n") || "The job has no stacks now.";
 }
 
-async function give(order, id, generation) {
-  const answer = await fetch("act", {method: "POST",
-    body: new URLSearchParams({order, job: id, generation})});
+// Gives an order for the job. rank: stacks are those of this rank only. Returns the answer: stacks
+// as a text, or one line.
+export async function give(order, id, generation, rank) {
+  const answer = await fetch("act", {method: "POST", body: new URLSearchParams(
+    {order, job: id, generation, ...(rank === undefined ? {} : {rank})})});
   const text = await answer.text();
   const isLines = answer.headers.get("Content-Type").includes("ndjson");
   return {ok: answer.ok, text: isLines ? stacksText(text) : text.trim(), isLines,

@@ -1,9 +1,11 @@
 // The page of the rendezvous service. It shows /status.json, which the service pushes as events of
-// /events. It asks for nothing while it is open. Every text of the status becomes textContent, so
+// /events. It asks for nothing while it is open, but for what rank.js shows. Every text of the status becomes textContent, so
 // none is read as markup.
 
-import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, learnRights} from "./actions.js";
+import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct}
+  from "./actions.js";
 import {make} from "./elements.js";
+import {failuresOfRank, follow, rankOf} from "./rank.js";
 
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
 const TRY_AGAIN_MS = 10000;
@@ -301,7 +303,8 @@ function headOf(job) {
   return make("section", {},
     make("h1", {}, job.id),
     make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`, " ",
-      downloadOf(job.id)),
+      saverOf(job.id, "download", "Download as JSON", allOf), " ",
+      saverOf(job.id, "report", "Download the report", reportOf)),
     reason ? make("p", {class: "bad", id: "reason"}, reason) : null,
     make("dl", {class: "facts"},
       fact("step", stepOf(job)), fact("steps/s", stepsPerSecond(job)?.toFixed(2)),
@@ -314,14 +317,24 @@ function headOf(job) {
       fact("known for", duration(job.since_ms_ago))));
 }
 
-// Returns a button that saves all that is known of the job.
-function downloadOf(id) {
-  const button = make("button", {id: "download"}, "Download as JSON");
+const jobNamed = (id) => status.jobs.find((one) => one.id === id);
+
+// Returns all that is known of the job, and what of it --report-file writes (verdicts.md).
+const allOf = (id) => ({time: status.time, host: status.host, job: jobNamed(id)});
+function reportOf(id) {
+  const {verdict, restarts_used, max_restarts, times, failures} = jobNamed(id);
+  return {version: 1, ddprun: status.version, job: id, host: status.host,
+    state: verdict ? "ended" : "running", exit_code: verdict?.exit_code, what: verdict?.headline,
+    restarts_used, max_restarts, times, failed_generations: failures};
+}
+
+// Returns a button that saves what of(id) returns.
+function saverOf(id, key, text, of) {
+  const button = make("button", {id: key}, text);
   button.addEventListener("click", () => {
-    const job = status.jobs.find((one) => one.id === id);
-    const text = JSON.stringify({time: status.time, host: status.host, job}, null, 2);
-    const url = URL.createObjectURL(new Blob([text], {type: "application/json"}));
-    make("a", {href: url, download: `${id.replace(/[^\w.-]/g, "_")}.json`}).click();
+    const blob = new Blob([JSON.stringify(of(id), null, 2)], {type: "application/json"});
+    const url = URL.createObjectURL(blob);
+    make("a", {href: url, download: `${id.replace(/[^\w.-]/g, "_")}-${key}.json`}).click();
     setTimeout(() => URL.revokeObjectURL(url), SAVED_WITHIN_MS);
   });
   return button;
@@ -551,7 +564,20 @@ function chosenRankOf(job, row, rank) {
     row ? make("dl", {class: "facts"}, ...facts)
       : make("p", {}, node ? `Node ${node.node_rank}: ${stateOfNode(job, node)[1]}. ` +
         "Nothing more is known of the rank now." : "The job has no such rank now."),
-    make("p", {}, make("a", {href: `#job=${encodeURIComponent(job.id)}`}, "Close")));
+    make("p", {},
+      make("a", {href: `#job=${encodeURIComponent(job.id)}`, id: "close-rank"}, "Close")));
+}
+
+// Returns why the rank was started again.
+function restartsOfRank(job, rank, failures) {
+  const others = generationsKnown(job).filter(
+    ({end}) => end && end !== "failed" && end !== "succeeded");
+  if (failures.length === 0 && others.length === 0) return null;
+  const rows = [...failures.map(({generation, what, own}) => [generation, what, own]),
+    ...others.map(({number, end, what}) => [number, `${(ENDS[end] ?? ENDS.unknown)[1]}${
+      what ? `: ${what}` : ""}`, ""])].sort(([a], [b]) => b - a);
+  return make("section", {id: "rank-restarts"}, make("h3", {}, "Restarts"),
+    table([["generation", "number"], ["why it ended", "long"], [`rank ${rank}`, "long"]], rows));
 }
 
 // Returns what is known of the first failure: the headline, its message, what helps, its last lines.
@@ -621,13 +647,15 @@ function show(sections) {
   }
 }
 
-const generationOf = (id) => status.jobs.find((job) => job.id === id)?.generation ?? -1;
+const hostOf = (id, rank) => ranksKnown(jobNamed(id) ?? {})
+  .find((row) => row.rank === rank)?.host;
+const generationOf = (id) => jobNamed(id)?.generation ?? -1;
 
 function render() {
   if (!status) return;
   byId("service").textContent = `${status.host} · ${status.version}`;
   const [id, rank] = chosen();
-  const job = id === null ? null : status.jobs.find((one) => one.id === id);
+  const job = id === null ? null : jobNamed(id);
   if (job) {
     document.title = `${job.id} ${stateOf(job)}`;
     const {nodes, failures, events, times, ranks, generations, ...head} = job;
@@ -643,7 +671,11 @@ function render() {
     ["goodput", [id, times], () => goodputOf(job)],
     ["generations", [id, job.phase, generations], () => generationsOfJob(job)],
     ...(rank === null ? []
-      : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)]]),
+      : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)],
+        ["rank-details", [id, rank, isDashboard() || row?.host, mayAct()],
+          () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id))],
+        ["rank-restarts", [id, rank, failures, generations],
+          () => restartsOfRank(job, rank, failuresOfRank(job, rank))]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
     ["ranks", [id, order, firstListed, fields, ranksKnown(job).length, job.ranks_left_out], () => ranksOfJob(job)],
     ["failures", [id, failures], () => failuresOf(job)],
@@ -651,6 +683,7 @@ function render() {
     paintGenerations(job);
     paintRanks(job);
     fillRanks(job);
+    follow(source && job.phase !== "ended" ? byId("rank-details") : null);
   } else if (id !== null) {
     document.title = "ddprun";
     show([["none", [id, status.jobs_left_out], () => make("section", {},
@@ -685,6 +718,7 @@ function disconnect() {
   clearTimeout(silence);
   source?.close();
   source = null;
+  follow(null);
 }
 
 // A hidden page has no connection: a browser opens only 6 at once to a service.
@@ -757,8 +791,15 @@ byId("token").addEventListener("submit", async (event) => {
 
 byId("main").addEventListener("click", (event) => {
   const cell = event.target.closest(".ranks span");
+  const row = event.target.closest("#ranks tbody tr");
   const [id] = chosen();
   if (cell && id !== null) location.hash = hrefOf({id}, cell.dataset.rank);
+  // A selected text is not a click.
+  else if (row && getSelection().isCollapsed) location.hash = row.querySelector("a").hash;
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") byId("close-rank")?.click();
 });
 
 window.addEventListener("hashchange", (event) => {

@@ -134,7 +134,7 @@ class Browser:
     def press(self, key: str, text: str = "") -> None:
         for kind in ["keyDown", "keyUp"]:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                      windowsVirtualKeyCode={"Enter": 13, "Tab": 9}[key],
+                      windowsVirtualKeyCode={"Enter": 13, "Tab": 9, "Escape": 27}[key],
                       **({"text": text} if text and kind == "keyDown" else {}))
 
     def resize(self, width: int, height: int) -> None:

@@ -5,9 +5,11 @@ argv[1]: the folder of the programs.
 """
 import contextlib
 import http.client
+import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -141,6 +143,141 @@ def press_buttons(binaries: pathlib.Path) -> None:
             assert page.evaluate("document.images.length") == 0
 
 
+# Prints lines, and one more for each file that appears. Rank 1 does not come back from SIGKILL.
+TALKER = """
+say() { printf '%s\\n' "$1"; }
+say "rank $RANK begins: <img src=x onerror=\\"document.title='hurt'\\">"
+printf '10%%\\r100%%\\n\\033[31mred\\033[0m \\033]0;title\\007end\\n'
+echo "to stderr" >&2
+i=0
+while :; do
+  if [ -e "$1/say$i" ]; then say "rank $RANK has seen file $i"; i=$((i + 1)); fi
+  sleep 0.05
+done
+"""
+
+
+def logs_of(dashboard: subprocess.Popen) -> list[int]:
+    """The commands of ddprun that the dashboard runs."""
+    children = subprocess.run(["ps", "--ppid", str(dashboard.pid), "-o", "pid=,stat="],
+                              capture_output=True, text=True, timeout=PATIENCE).stdout
+    return [int(line.split()[0]) for line in children.splitlines() if "Z" not in line]
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def look_at_a_rank(binaries: pathlib.Path) -> None:
+    """A rank: its output while it writes, its calls, its stack, and why it was started again."""
+    with tempfile.TemporaryDirectory() as folder, browser.Browser() as page, running(
+            [binaries / "ddprun", f"--rdzv-id={JOB}", "--nproc-per-node=2", "--max-restarts=3",
+             "--no-python", "--", "sh", "-c", TALKER, "sh", folder],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        wait_until_it_runs(binaries)
+        with dashboard_of(binaries, "--", JOB) as (dashboard, url):
+            output = "document.getElementById('rank-output')?.textContent ?? ''"
+            page.open(url)
+            go_to_the_job(page)
+            page.wait_for("document.querySelectorAll('#ranks tbody tr').length === 2")
+            assert logs_of(dashboard) == [], "a page without a rank costs nothing"
+            page.evaluate("[...document.querySelectorAll('#ranks tbody tr')].find((row) => "
+                          "row.cells[0].textContent === '1').cells[2].click()")
+            page.wait_for(f"({output}).includes('rank 1 begins')")
+            text = page.evaluate(output)
+            assert f"rank 1 begins: {MARKUP}\n100%\nred end\n" in text, text
+            assert "rank 0" not in text, text
+            page.wait_for(f"({output}).includes('to stderr')")
+            # A line that is written now.
+            pathlib.Path(folder, "say0").touch()
+            page.wait_for(f"({output}).endsWith('rank 1 has seen file 0\\n')")
+            page.wait_for("document.getElementById('rank-flight').textContent.includes("
+                          "': running; no call was recorded')")
+            page.evaluate("document.getElementById('rank-flight').textContent = ''")
+            click(page, "flight-again")
+            page.wait_for("document.getElementById('rank-flight').textContent.includes("
+                          "'rank 1 (local rank 1 on ')")
+            click(page, "show-stack")
+            page.wait_for("!document.getElementById('show-stack').disabled")
+            stack = page.evaluate("document.getElementById('rank-stack').textContent")
+            assert stack.startswith("rank 1 (pid "), page.text()
+            assert "rank 0" not in stack, stack
+            assert page.evaluate("document.images.length") == 0
+
+            pid = int(page.evaluate("[...document.querySelectorAll('#chosen-rank dt')].find("
+                                    "(one) => one.textContent === 'process')"
+                                    ".nextSibling.textContent"))
+            os.kill(pid, signal.SIGKILL)
+            page.wait_for_text("it failed first: rank 1 ")
+            reason = page.evaluate("document.getElementById('rank-restarts').innerText")
+            assert "SIGKILL" in reason, reason
+            # The same stream shows the next generation.
+            page.wait_for(f"({output}).includes('generation 1 begins')")
+            page.wait_for(f"({output}).split('rank 1 begins').length === 3")
+            page.evaluate(f"location.hash = location.hash.replace('rank=1', 'rank=0')")
+            page.wait_for(f"({output}).includes('rank 0 begins')")
+            assert "it ended because of another rank" in page.text(), page.text()
+            until(lambda: len(logs_of(dashboard)) == 1)
+            page.press("Escape")
+            page.wait_for("document.getElementById('rank-output') === null")
+            until(lambda: logs_of(dashboard) == [])
+
+            page.evaluate("location.hash = location.hash.replace(/(&rank=.*)?$/, '&rank=7')")
+            page.wait_for(f"({output}).includes('rank 7 does not run on this node')")
+            page.wait_for_text("In a terminal on its host: ddprun logs -f --rank 7 -- 'train <img")
+            page.evaluate("location.hash = location.hash.replace('rank=7', 'rank=0')")
+            page.wait_for(f"({output}).includes('rank 0 begins')")
+            page.evaluate("URL.createObjectURL = (blob) => { window.saved = blob; return '#'; }")
+            page.evaluate("document.getElementById('report').click()")
+            report = json.loads(page.evaluate("saved.text()"))
+            assert report["job"] == JOB and report["state"] == "running", report
+            assert report["failed_generations"][0]["first"][0]["rank"] == 1, report
+            assert page.errors == [], page.errors
+
+            refuse_others(url)
+            left = logs_of(dashboard)
+            assert len(left) == 1, left
+            dashboard.send_signal(signal.SIGINT)
+            assert dashboard.wait(PATIENCE) == 128 + signal.SIGINT
+            until(lambda: not pathlib.Path(f"/proc/{left[0]}").exists())
+
+
+def refuse_others(url: str) -> None:
+    """Who has no cookie is sent no output."""
+    place = urllib.parse.urlsplit(url)
+    for path in ["/output/0", "/flight/0", "/output/x", "/output/-1", "/output/"]:
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+        connection.request("GET", path)
+        assert connection.getresponse().status == 401, path
+
+
+def open_many_streams(url: str) -> None:
+    """At most 8 at a time. One that is closed gives way to another."""
+    place = urllib.parse.urlsplit(url)
+
+    def get(path: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+        connection.request("GET", path, headers={"Cookie": cookie})
+        return connection.getresponse()
+
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+    connection.request("POST", "/token", place.fragment, {"Origin": f"http://{place.netloc}"})
+    cookie = connection.getresponse().headers["Set-Cookie"].partition(";")[0]
+    streams = [get(f"/output/{rank % 2}") for rank in range(8)]
+    assert [stream.status for stream in streams] == 8 * [200]
+    assert get("/flight/0").status == 503
+    assert get("/output/-1").status == 404 and get("/output/0x").status == 404
+    streams.pop().close()
+    until(lambda: get("/flight/0").status == 200)
+    missing = get("/flight/7")
+    assert "rank 7 does not run on this node" in missing.readline().decode()
+    for stream in [*streams, missing]:
+        stream.close()
+
+
 def end_by_hand(binaries: pathlib.Path) -> None:
     """Ctrl-C ends the dashboard and not the job; --open tells the address to no other user."""
     with job_of(binaries) as job, tempfile.TemporaryDirectory() as folder:
@@ -149,7 +286,7 @@ def end_by_hand(binaries: pathlib.Path) -> None:
         opener.write_text('#!/bin/sh\nstat -c %a "$1" > "$0.mode"\ncat "$1" > "$0.new"\n'
                           'mv "$0.new" "$0.text"\n')
         opener.chmod(0o755)
-        with dashboard_of(binaries, "--open", TMPDIR=folder,
+        with dashboard_of(binaries, "--open", "--", JOB, TMPDIR=folder,
                           PATH=f"{folder}:{os.environ['PATH']}") as (dashboard, url):
             text = pathlib.Path(folder) / "xdg-open.text"
             deadline = time.monotonic() + PATIENCE
@@ -158,6 +295,7 @@ def end_by_hand(binaries: pathlib.Path) -> None:
                 time.sleep(0.02)
             assert f"url={url}\"" in text.read_text()
             assert opener.with_name("xdg-open.mode").read_text().strip() == "600"
+            open_many_streams(url)
             dashboard.send_signal(signal.SIGINT)
             assert dashboard.wait(PATIENCE) == 128 + signal.SIGINT
         assert not list(pathlib.Path(folder).glob("*.html")), "its file is gone"
@@ -233,11 +371,20 @@ def look_through_a_service(binaries: pathlib.Path) -> None:
             wait_until_it_runs(binaries, f"--rdzv-endpoint={address}")
             page.open(f"http://{address}/")
             go_to_the_job(page)
+            page.evaluate("location.hash += '&rank=1'")
+            page.wait_for("document.getElementById('rank-commands') !== null")
+            commands = page.evaluate("document.getElementById('rank-commands').textContent")
+            quoted = shlex.quote(JOB).replace("'\"'\"'", "'\\''")
+            assert commands.splitlines()[0] == f"ddprun logs -f --rank 1 -- {quoted}", commands
+            assert page.evaluate("document.images.length") == 0
             assert page.evaluate("document.getElementById('actions') === null")
             assert order(f"http://{address}/", "order=stop&job=a&generation=0")[0] == 403
             with dashboard_of(binaries, f"--rdzv-endpoint={address}", "--", JOB) as (_, url):
                 page.open(url)
                 go_to_the_job(page)
+                page.evaluate("location.hash += '&rank=1'")
+                page.wait_for("document.getElementById('rank-output-note')?.textContent === "
+                              "'It has written nothing yet.'")
                 page.evaluate("window.real = fetch; window.codes = []; window.fetch = async (...a) "
                               "=> { const r = await real(...a); "
                               "if (a[0] === 'act') codes.push(r.status); return r; }")
@@ -255,6 +402,7 @@ def main() -> None:
         # The jobs of other tests on this host are not found.
         os.environ["XDG_RUNTIME_DIR"] = runtime
         press_buttons(binaries)
+        look_at_a_rank(binaries)
         end_by_hand(binaries)
         ask_for_a_write_token(binaries)
         look_through_a_service(binaries)

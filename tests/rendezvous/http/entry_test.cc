@@ -33,6 +33,24 @@ constexpr std::string_view kGetEvents = "GET /events HTTP/1.1\r\nHost: here\r\n\
 constexpr std::string_view kGetLater = "GET /later HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::size_t kLarge = 1 << 20;
 
+constexpr std::string_view kGetFeed = "GET /feed HTTP/1.1\r\nHost: here\r\n\r\n";
+
+// Feed: a feed that a test fills. `living` counts feeds.
+struct Feed final : HttpFeed {
+  explicit Feed(int& living) : count(living) { ++count; }
+  ~Feed() override { --count; }
+  void begin(std::function<void()> tell) override { wake = std::move(tell); }
+  std::string take() override { return std::exchange(events, ""); }
+  void add(const std::string& text) {
+    events += "data: " + text + "\n\n";
+    if (wake) wake();
+  }
+
+  int& count;
+  std::string events;
+  std::function<void()> wake;
+};
+
 // Server: an acceptor that hands connections to the entry. In ddprun the rendezvous service does
 // this.
 class Server {
@@ -58,6 +76,14 @@ class Server {
     entry_.changed();
   }
   void close_readers() { entry_.close_readers(); }
+  int feeds() const { return feed_count_; }
+  // Adds this text to the newest feed, that many times. Returns false if it has not begun.
+  bool feed(const std::string& text, int times) {
+    const auto feed = feed_.lock();
+    if (!feed || !feed->wake) return false;
+    for (int i = 0; i < times; ++i) feed->add(text);
+    return true;
+  }
   bool is_asked_for_later() const { return static_cast<bool>(later_); }
   void answer_later() { later_(text_page("hello")); }
   void show_last(std::string status) {
@@ -72,6 +98,11 @@ class Server {
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/sealed") return HttpPage{.body = body_of(request.encrypted ? "yes\n" : "no\n")};
     if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
+    if (path == "/feed") {
+      const auto feed = std::make_shared<Feed>(feed_count_);
+      feed_ = feed;
+      return HttpPage{.type = "text/event-stream", .is_stream = true, .feed = feed};
+    }
     if (path == "/later") {
       return HttpPage{.later = [this](const HttpFinish& finish) { later_ = finish; }};
     }
@@ -84,6 +115,8 @@ class Server {
   }
   boost::asio::io_context& io_;
   std::string status_ = "first";
+  int feed_count_ = 0;
+  std::weak_ptr<Feed> feed_;
   HttpFinish later_;  // of /later; empty: it was not asked for
   HttpEntry entry_;
   TcpAcceptor acceptor_;
@@ -114,6 +147,16 @@ class RunningHttp : public testing_support::RunningServer<Server> {
     bool is_asked = false;
     on_thread([&] { is_asked = server().is_asked_for_later(); });
     return is_asked;
+  }
+  int feeds() {
+    int count = 0;
+    on_thread([&] { count = server().feeds(); });
+    return count;
+  }
+  bool feed(const std::string& text, int times = 1) {
+    bool was_taken = false;
+    on_thread([&] { was_taken = server().feed(text, times); });
+    return was_taken;
   }
   void answer_later() {
     on_thread([&] { server().answer_later(); });
@@ -191,6 +234,50 @@ TEST(HttpEntry, AReaderIsSentAnEditionAtOnceAndEachChangeThen) {
   EXPECT_EQ(http.counters().connections, 1u);
   reader.close();
   EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
+}
+
+TEST(HttpEntry, AReaderOfAFeedIsSentThatAlone) {
+  RunningHttp http;
+  RawTcpClient reader(http.port());
+  reader.send(kGetFeed);
+  ASSERT_TRUE(eventually([&] { return http.feed("one"); }));
+  EXPECT_THAT(reader.receive_through("one\n\n"),
+              StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"));
+  http.change("second");  // of the other stream
+  EXPECT_TRUE(http.feed("two", 2));
+  EXPECT_EQ(reader.receive_through("two\n\ndata: two\n\n"), "data: two\n\ndata: two\n\n");
+  EXPECT_EQ(http.feeds(), 1);
+  reader.close();
+  EXPECT_TRUE(eventually([&] { return http.feeds() == 0; }));
+  EXPECT_EQ(http.counters().connections, 0u);
+}
+
+TEST(HttpEntry, AFeedThatIsNotReadIsClosedAndTheOthersGoOn) {
+  RunningHttp http({.patience = milliseconds(2000)});
+  RawTcpClient slow(http.port(), "127.0.0.1", 4096), good(http.port());
+  good.send(kGetEvents);
+  good.receive_through("first\n\n");
+  slow.send(kGetFeed);
+  ASSERT_TRUE(eventually([&] { return http.feed(std::string(kLarge, 'x'), 8); }));
+  http.change("second");
+  EXPECT_THAT(good.receive_through("second\n\n"), EndsWith("data: second\n\n"));
+  EXPECT_TRUE(eventually([&] { return http.feeds() == 0; }));
+  EXPECT_EQ(http.counters().connections, 1u);
+}
+
+TEST(HttpEntry, FeedsCountAsReadersAndAHeadBeginsNone) {
+  RunningHttp http({.readers = 1});
+  RawTcpClient head(http.port()), one(http.port()), two(http.port());
+  head.send("HEAD /feed HTTP/1.1\r\nHost: here\r\n\r\n");
+  EXPECT_THAT(receive_all(head), EndsWith("\r\n\r\n"));
+  EXPECT_EQ(http.feeds(), 0);
+  one.send(kGetFeed);
+  ASSERT_TRUE(eventually([&] { return http.feed("one"); }));
+  two.send(kGetFeed);
+  EXPECT_THAT(receive_all(two), StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(http.feeds(), 1);
+  http.close_readers();
+  EXPECT_EQ(http.feeds(), 0);
 }
 
 TEST(HttpEntry, AHeadOfAStreamHasNoEvents) {

@@ -135,6 +135,7 @@ TEST_F(ServerWithButtons, StacksComeFromTheAgents) {
   const auto begin = await<TellOutput>(agent);
   ASSERT_TRUE(begin);
   EXPECT_TRUE(begin->stacks);
+  EXPECT_EQ(begin->rank, std::nullopt);
   say(agent, OutputPage{.inquiry = begin->inquiry, .is_ready = true});
   ASSERT_TRUE(await<TellOutput>(agent)) << "its turn";
   say(agent,
@@ -143,6 +144,20 @@ TEST_F(ServerWithButtons, StacksComeFromTheAgents) {
   EXPECT_THAT(text, StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(text, HasSubstr("Content-Type: application/x-ndjson\r\n"));
   EXPECT_THAT(text, EndsWith("\r\n\r\n{\"frames\":[\"<b>\"]}\n"));
+}
+
+TEST_F(ServerWithButtons, AnAgentIsAskedForTheStackOfOneRank) {
+  RawTlsClient agent(service_.port(), trust_);
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent));
+  auto answer = std::async(std::launch::async, [&] {
+    return order("order=stacks&job=job&generation=0&rank=0", cookie_);
+  });
+  const auto begin = await<TellOutput>(agent);
+  ASSERT_TRUE(begin);
+  EXPECT_TRUE(begin->stacks);
+  EXPECT_EQ(begin->rank, Rank(0));
+  say(agent, OutputPage{.inquiry = begin->inquiry, .is_last = true});
+  EXPECT_THAT(answer.get(), StartsWith("HTTP/1.1 200 "));
 }
 
 TEST_F(ServerWithButtons, WithoutTheCookieOrFromElsewhereNothingIsDone) {

@@ -52,8 +52,13 @@ TEST(Browser, AnOrderNamesTheJobAndTheGenerationThatThePageShowed) {
   EXPECT_EQ(order_in_form("order=restart&job=%3Cb%3E&generation=-1"),
             (PageOrder{What::kRestart, "<b>", -1}));
   EXPECT_EQ(order_in_form("order=stacks&job=a&generation=0"), (PageOrder{What::kStacks, "a", 0}));
+  EXPECT_EQ(order_in_form("order=stacks&job=a&generation=0&rank=17"),
+            (PageOrder{What::kStacks, "a", 0, Rank(17)}));
   for (const char* form :
-       {"order=signal&job=a&generation=0", "order=logs&job=a&generation=0",
+       {"order=stop&job=a&generation=0&rank=1", "order=stacks&job=a&generation=0&rank=-1",
+        "order=stacks&job=a&generation=0&rank=", "order=stacks&job=a&generation=0&rank=1&rank=2",
+        "order=stacks&job=a&rank=1&generation=0", "order=stacks&job=a&generation=0&rank=9999999999",
+        "order=signal&job=a&generation=0", "order=logs&job=a&generation=0",
         "order=&job=a&generation=0", "order=stop&job=&generation=0",
         "order=stop&job=a%0A&generation=0",
         "order=stop&job=a&generation=", "order=stop&job=a&generation=1x",

@@ -1,0 +1,34 @@
+// OutputEvents: makes events for a browser's EventSource of what a command writes. An event is the
+// JSON {"text": whole lines}. It has "left_out", a number, if bytes are missing before them. The
+// last event has the type `end`.
+//
+// Memory is bounded: of what is not taken, only the newest kMaxBytes are kept. Bytes that are not
+// UTF-8 are replaced. Pure; one owner thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ddprun {
+
+class OutputEvents {
+ public:
+  static constexpr std::size_t kMaxBytes = 64 * 1024;
+
+  // Takes the next bytes of the command.
+  void add(std::string_view bytes);
+  // Notes that the command has ended: no bytes follow.
+  void end() { is_ended_ = true; }
+  // Returns the events since the last call; empty: there are none.
+  std::string take();
+
+ private:
+  std::string text_;
+  std::uint64_t left_out_ = 0;
+  bool is_ended_ = false;
+  bool is_end_taken_ = false;
+};
+
+}  // namespace ddprun

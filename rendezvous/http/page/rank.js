@@ -1,0 +1,162 @@
+// What a rank has written, its last calls, its stack, and the generations that it failed in. Output
+// and calls come as events of their own, only while this page shows the rank. Every text becomes
+// textContent.
+
+import {give, isDashboard, mayAct} from "./actions.js";
+import {make} from "./elements.js";
+
+const MOST_LINES = 200;
+const MOST_CHARACTERS = 65536;
+
+// Colours and titles for a terminal, and other control characters but those of lines.
+const ESCAPES = new RegExp("\\u001b\\[[0-?]*[ -/]*[@-~]|" +
+  "\\u001b\\][^\\u0007\\u001b]*(?:\\u0007|\\u001b\\\\)|" +
+  "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f]", "g");
+
+// Returns the lines as a terminal would show them: a later part of a line replaces an earlier one.
+export const plainText = (text) => text.replace(ESCAPES, "").split("\n")
+  .map((line) => line.replace(/\r+$/, "").replace(/^.*\r/, "")).join("\n");
+
+// Returns the last lines of the text, with their end.
+function lastLines(text) {
+  const kept = text.slice(-MOST_CHARACTERS).split("\n");
+  return kept.slice(-MOST_LINES - 1).join("\n");
+}
+
+// Follow: shows what a stream of the dashboard sends, in an element.
+class Follow {
+  // nothing: what the note says while nothing has come. over(): what it says at the end.
+  constructor(path, pre, note, nothing, over) {
+    this.source = new EventSource(path);
+    let text = "";
+    const show = () => {
+      const isAtEnd = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 8;
+      pre.textContent = plainText(text);
+      if (isAtEnd) pre.scrollTop = pre.scrollHeight;
+    };
+    this.source.onopen = () => {
+      text = "";
+      show();
+      note.textContent = nothing;
+    };
+    this.source.onmessage = (event) => {
+      const news = JSON.parse(event.data);
+      if (news.left_out) text += `… ${news.left_out} bytes are left out …\n`;
+      text = lastLines(text + news.text);
+      note.textContent = "";
+      show();
+    };
+    this.source.addEventListener("end", () => {
+      this.close();
+      note.textContent = over();
+    });
+    this.source.onerror = () => {
+      note.textContent = this.source.readyState === EventSource.CLOSED
+        ? "It was refused: too many ranks are open." : "not connected";
+    };
+  }
+
+  close() {
+    this.source.close();
+  }
+}
+
+let followed = null; // {section, follows}: what is open now
+
+// Opens the streams of this section of rankOf(), and closes those of another one. null: closes all.
+export function follow(section) {
+  if (followed?.section === section) return;
+  followed?.follows.forEach((one) => one.close());
+  followed = null;
+  if (!section?.dataset.rank) return;
+  const open = (what, nothing, over) => new Follow(`${what}/${section.dataset.rank}`,
+    section.querySelector(`#rank-${what}`), section.querySelector(`#rank-${what}-note`), nothing,
+    over);
+  const opened = {section, follows: [
+    open("output", "It has written nothing yet.", section.elsewhere),
+    open("flight", "asking", () => "")]};
+  section.querySelector("#flight-again").onclick = () => {
+    if (followed !== opened) return;
+    opened.follows.pop().close();
+    opened.follows.push(open("flight", "asking", () => ""));
+  };
+  followed = opened;
+}
+
+const quoted = (text) => /^[\w.:/@%+=,-]+$/.test(text) ? text
+  : `'${text.replaceAll("'", "'\\''")}'`;
+
+// Returns the commands that show the rank, for the page of a service.
+function commandsOf(id, rank, host) {
+  const last = quoted(id);
+  const lines = ["logs -f", "flight", "stacks"].map(
+    (command) => `ddprun ${command} --rank ${rank} -- ${last}`);
+  const place = quoted(location.host);
+  return make("div", {},
+    make("p", {}, "Its output, its calls and its stack: in a terminal",
+      ` on ${host ?? "its host"}, by the user of the job:`),
+    make("pre", {tabindex: "0", id: "rank-commands"}, lines.join("\n")),
+    make("p", {}, "On another host, add ", make("code", {}, `--rdzv-endpoint=${place}`),
+      ". A page with the same: ",
+      make("code", {}, `ddprun dashboard --rdzv-endpoint=${place} -- ${last}`)));
+}
+
+// Returns the button that shows the stack of the rank.
+function stackOf(id, rank, generation) {
+  const pre = make("pre", {id: "rank-stack", tabindex: "0", hidden: ""});
+  const note = make("span", {id: "rank-stack-note", role: "status"});
+  const button = make("button", {id: "show-stack", type: "button"}, "Show its stack");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    note.textContent = " asking";
+    try {
+      const {text, isLines} = await give("stacks", id, generation(), rank);
+      note.textContent = isLines ? "" : ` ${text}`;
+      pre.textContent = isLines ? plainText(text) : "";
+      pre.hidden = !isLines;
+    } catch {
+      note.textContent = " No answer came.";
+    }
+    button.disabled = false;
+  });
+  return make("div", {}, make("p", {}, button, note), pre);
+}
+
+// Returns the section with what is known of the rank beyond the status. host(): its host; undefined
+// if that is not known. generation(): the one that the page shows.
+export function rankOf(id, rank, host, generation) {
+  const section = make("section", {id: "rank-details"});
+  if (isDashboard()) {
+    const part = (what, title) => [make("h3", {id: `rank-${what}-title`}, title),
+      make("p", {class: "dim", id: `rank-${what}-note`, role: "status"}, "connecting"),
+      make("pre", {id: `rank-${what}`, tabindex: "0", "aria-labelledby": `rank-${what}-title`})];
+    section.dataset.rank = rank;
+    section.elsewhere = () => `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
+      `ddprun logs -f --rank ${rank} -- ${quoted(id)}`;
+    section.append(...part("output", "Output"), ...part("flight", "Last calls"),
+      make("button", {id: "flight-again", type: "button"}, "Show its calls again"));
+  } else {
+    section.append(commandsOf(id, rank, host()));
+  }
+  if (mayAct()) section.append(stackOf(id, rank, generation));
+  return section;
+}
+
+// The parts that a rank may have in a failure: the list that names it, and words.
+const PARTS = {
+  first: "it failed first", blamed: "it is blamed",
+  failed_in_the_same_way: "it failed in the same way", victims: "it ended because of another rank",
+};
+
+// Returns for each failed generation, the newest first: its number, its reason, and what the rank
+// had to do with it.
+export function failuresOfRank(job, rank) {
+  return [...job.failures].reverse().map((failure) => {
+    const own = Object.entries(PARTS).flatMap(([part, words]) => (failure[part] ?? [])
+      .filter((end) => end.rank === rank)
+      .map((end) => [`${words}: ${end.what}`, end.message, end.hint, ...(end.frames ?? []),
+        ...(end.stderr ?? [])].filter((text) => text).join("\n")));
+    return {generation: failure.generation, what: failure.what,
+      own: own.length > 0 ? plainText(own.join("\n")) : "nothing is known of this rank"};
+  });
+}
