@@ -11,7 +11,7 @@
 
 #include "base/concat.h"
 #include "worker_lib/data/core/shard_order.h"
-#include "worker_lib/group/notes.h"
+#include "worker_lib/data/epoch_notes.h"
 #include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/sha256.h"
 
@@ -90,15 +90,19 @@ struct DistributedSampler::State {
   std::size_t batch_size = 0;
   std::size_t saved_global_batch = 0;
 
-  std::shared_ptr<detail::GroupNotes> group = {};  // null: made without one
+  std::vector<std::shared_ptr<const detail::GroupNotes>> groups = {};  // see follow_group()
+  std::shared_ptr<const detail::EpochNote> note = {};                  // null: no epoch was chosen
 
   std::size_t position() const {
     if (pass != Pass::kOfThisEpoch) return start;
     return shard.dealt(options.prefetched || is_ahead ? reached : handed_out - missed);
   }
 
-  void note_epoch() const {
-    if (group) group->epoch = epoch;
+  void note_epoch() {
+    detail::replace_note(note, {.choice = {.epoch = epoch, .sampler = identity.dump()},
+                                .rank = options.rank,
+                                .world_size = options.world_size,
+                                .groups = groups});
   }
 
   // Returns whether next() ran on another thread than this one, which may be ahead of the loop.
@@ -142,7 +146,12 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const ProcessGr
   follow_group(group);
 }
 
-void DistributedSampler::follow_group(const ProcessGroup& group) { state_->group = group.notes(); }
+void DistributedSampler::follow_group(const ProcessGroup& group) {
+  State& s = *state_;
+  if (std::ranges::count(s.groups, group.notes()) > 0) return;
+  s.groups.push_back(group.notes());
+  if (s.note) s.note_epoch();
+}
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
   if (epoch < 0) refuse_sampler("epoch ", epoch, " is negative");
