@@ -49,20 +49,25 @@ TEST(Dcgan, EndsWithTheSameBitsWhenAWorkerWasKilled) {
                                 HasSubstr("discriminator"), HasSubstr("fixed_noise")));
 }
 
-// The first job ends with the reason and is not restarted.
-void run_two_jobs_in_one_directory(int ranks) {
-  SCOPED_TRACE(std::to_string(ranks) + " ranks");
+// What the workers of the second job do first.
+const std::string kStart = "exec \"$@\"";
+// Generation 0 ends before it has a CheckpointManager.
+const std::string kDieInTheFirstStart = "[ $DDPRUN_GENERATION != 0 ] || exit 3; " + kStart;
+
+// The first job ends with the reason and is not restarted. The second one goes on.
+void run_two_jobs_in_one_directory(int ranks, const std::string& second_starts = kStart) {
+  SCOPED_TRACE(std::to_string(ranks) + " ranks, " + second_starts);
   const TemporaryDirectory directory;
-  const auto start = [&] {
-    return std::make_unique<ChildProcess>(
-        Arguments{program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(ranks),
-                  "--max-restarts=2", program("dcgan"), "--checkpoint-every=5",
-                  "--checkpoint-dir=" + directory / "run", "--epochs=100000"});
+  const auto start = [&](const std::string& script) {
+    return std::make_unique<ChildProcess>(Arguments{
+        program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(ranks),
+        "--max-restarts=2", "sh", "-c", script, "sh", program("dcgan"), "--checkpoint-every=5",
+        "--checkpoint-dir=" + directory / "run", "--epochs=100000"});
   };
-  auto first = start();
+  auto first = start(kStart);
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory / "run/.claim.json"); }))
       << first->err();
-  auto second = start();
+  auto second = start(second_starts);
   EXPECT_TRUE(first->wait(seconds(60)).value_or(0) != 0) << first->err();
   EXPECT_THAT(first->err(),
               AllOf(HasSubstr("has taken "), HasSubstr("end one of the two"),
@@ -70,12 +75,18 @@ void run_two_jobs_in_one_directory(int ranks) {
   EXPECT_FALSE(second->wait(std::chrono::milliseconds(1))) << second->err();
   second->signal(SIGTERM);
   EXPECT_TRUE(second->wait(seconds(30)));
-  EXPECT_THAT(second->err(), testing::Not(HasSubstr("restart 1 of 2"))) << "it was left alone";
+  const bool dies_once = second_starts == kDieInTheFirstStart;
+  EXPECT_EQ(second->err().find("restart 1 of 2") != std::string::npos, dies_once) << second->err();
+  EXPECT_THAT(second->err(), testing::Not(HasSubstr("restart 2 of 2"))) << "it was left alone";
 }
 
 TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) { run_two_jobs_in_one_directory(1); }
 
 TEST(Dcgan, TheSecondOfTwoJobsOfTwoRanksHasItToo) { run_two_jobs_in_one_directory(2); }
+
+TEST(Dcgan, TheSecondOfTwoJobsHasItAlsoIfItsFirstGenerationDiesInItsStart) {
+  run_two_jobs_in_one_directory(1, kDieInTheFirstStart);
+}
 
 }  // namespace
 }  // namespace ddprun

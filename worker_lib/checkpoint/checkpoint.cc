@@ -509,6 +509,7 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     if (step < 0) refuse(concat(kSaving, ": step ", step, " is negative"));
     if (impl_->options.read_only) refuse(concat(kSaving, ": the option 'read_only' is on"));
     const CheckpointWait waits(impl_->group);
+    if (state.sampler) state.sampler->follow_group(impl_->group);
     const GatheredState gathered =
         gather_for_save(impl_->group, state,
                         {.step = step,
@@ -591,6 +592,7 @@ Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
     wait();
     expect_sound_names(state);
+    if (state.sampler) state.sampler->follow_group(impl_->group);
     Restored result;
     const std::optional<FoundCheckpoint> found = restore_newest(
         impl_->group, impl_->directory, state, result,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/concat.h"
+#include "base/terminal_text.h"
 #include "worker_lib/util/chained_sha256.h"
 #include "worker_lib/util/sha256.h"
 
@@ -71,7 +72,9 @@ WrittenFile file_of(const json& object) {
               file.chain.size() / kChainDigits == chain_states(file.bytes, file.chain_bytes);
   for (std::size_t at = 0; fits && at < file.chain.size(); at += kChainDigits)
     fits = ChainedSha256::is_state(std::string_view(file.chain).substr(at, kChainDigits));
-  if (!fits) throw WrongField{concat("the 'chain' of '", file.name, "' does not fit its size")};
+  if (!fits)
+    throw WrongField{
+        concat("the 'chain' of '", terminal_line(file.name), "' does not fit its size")};
   return file;
 }
 

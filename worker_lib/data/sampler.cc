@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
+#include <thread>
 
 #include "base/concat.h"
 #include "worker_lib/data/core/shard_order.h"
-#include "worker_lib/group/notes.h"
+#include "worker_lib/data/epoch_notes.h"
 #include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/sha256.h"
 
@@ -79,22 +81,35 @@ struct DistributedSampler::State {
   bool is_ahead = false;  // requests samples before the loop wants them
   bool is_in_order = true;
   bool is_announced = false;   // by a loader, whose reset() comes next
+  bool has_loader = false;     // of make_data_loader()
   std::size_t requested = 0;   // handed out up to the loader's last request ahead of the loop
   std::size_t last_batch = 0;  // handed out by the last next()
   std::size_t missed = 0;      // of it, because the dataset failed to make the batch
+  std::set<std::thread::id> drawn_by = {};  // the callers of next() in this pass
   // Samples in a rank's batch, and in the global batch of the loaded state; 0: not known.
   std::size_t batch_size = 0;
   std::size_t saved_global_batch = 0;
 
-  std::shared_ptr<detail::GroupNotes> group = {};  // null: made without one
+  std::vector<std::shared_ptr<const detail::GroupNotes>> groups = {};  // see follow_group()
+  std::shared_ptr<const detail::EpochNote> note = {};                  // null: no epoch was chosen
 
   std::size_t position() const {
     if (pass != Pass::kOfThisEpoch) return start;
     return shard.dealt(options.prefetched || is_ahead ? reached : handed_out - missed);
   }
 
-  void note_epoch() const {
-    if (group) group->epoch = epoch;
+  void note_epoch() {
+    detail::replace_note(note, {.choice = {.epoch = epoch, .sampler = identity.dump()},
+                                .rank = options.rank,
+                                .world_size = options.world_size,
+                                .groups = groups});
+  }
+
+  // Returns whether next() ran on another thread than this one, which may be ahead of the loop.
+  bool is_drawn_elsewhere() const {
+    return pass == Pass::kOfThisEpoch && !has_loader && !options.prefetched &&
+           std::ranges::any_of(drawn_by,
+                               [](std::thread::id id) { return id != std::this_thread::get_id(); });
   }
 
   void choose(std::int64_t chosen_epoch, std::size_t chosen_start) {
@@ -131,7 +146,12 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const ProcessGr
   follow_group(group);
 }
 
-void DistributedSampler::follow_group(const ProcessGroup& group) { state_->group = group.notes(); }
+void DistributedSampler::follow_group(const ProcessGroup& group) {
+  State& s = *state_;
+  if (std::ranges::count(s.groups, group.notes()) > 0) return;
+  s.groups.push_back(group.notes());
+  if (s.note) s.note_epoch();
+}
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
   if (epoch < 0) refuse_sampler("epoch ", epoch, " is negative");
@@ -181,6 +201,12 @@ void DistributedSampler::note_batch_size(std::size_t samples) {
 
 nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
+  if (s.is_drawn_elsewhere())
+    refuse(
+        "DistributedSampler: another thread called next() in this pass, so the position may be "
+        "ahead of the training loop; use the loader of make_data_loader(), or the option "
+        "'prefetched' and delivered(), or save after set_epoch() of the next epoch",
+        DistError::Kind::kUnsupported);
   if (!s.is_in_order && s.pass == State::Pass::kOfThisEpoch && s.reached != s.requested)
     refuse(concat("DistributedSampler: the loader has ", s.requested - s.reached,
                   " samples in progress and enforce_ordering(false): no position says which ones "
@@ -231,7 +257,9 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   rest.begin = std::exchange(s.start, 0);
   s.shard = ShardOrder(rest);
   s.handed_out = s.reached = s.requested = s.missed = 0;
-  if (!std::exchange(s.is_announced, false)) {  // a pass without a loader
+  s.drawn_by.clear();
+  s.has_loader = std::exchange(s.is_announced, false);
+  if (!s.has_loader) {
     s.is_ahead = false;
     s.is_in_order = true;
   }
@@ -242,6 +270,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
   State& s = *state_;
   if (s.pass == State::Pass::kNone) reset();
+  s.drawn_by.insert(std::this_thread::get_id());
   const std::size_t end = std::min(s.handed_out + batch_size, s.shard.size());
   if (s.handed_out == end) return std::nullopt;
   std::vector<std::size_t> indices;

@@ -1,12 +1,11 @@
 #include "worker_lib/ddp/pass_check.h"
 
-#include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/concat.h"
 #include "base/joined.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/ddp/gradient_buckets.h"
-#include "worker_lib/group/notes.h"
 #include "worker_lib/group/work_state.h"
 #include "worker_lib/util/error_bridge.h"
 
@@ -58,18 +57,29 @@ void expect_complete(const PassCheck& pass, const PassWords& words, Looking how)
   refuse_pass(name_ranks(lacking) + " got no gradient for some parameter; the next pass names it");
 }
 
-// Every rank has the same words here, too.
+std::vector<ChosenEpochs> gather_epochs(const PassCheck& pass) {
+  auto mine = nlohmann::json::array();
+  for (const ChosenEpoch& one : pass.epochs) mine.push_back({one.epoch, one.sampler});
+  std::vector<ChosenEpochs> result;
+  for (const nlohmann::json& theirs : pass.group.all_gather_object(mine, pass.timeout)) {
+    ChosenEpochs& of_rank = result.emplace_back();
+    for (const nlohmann::json& one : theirs) of_rank.push_back({one.at(0), one.at(1)});
+  }
+  return result;
+}
+
+// Every rank has the same words here, too. Words that differ are only a suspicion: if ranks have
+// several samplers, their choices may agree nevertheless.
 void expect_same_epoch(const PassCheck& pass, const PassWords& words, Looking how) {
   if (!words.do_epochs_differ()) return;
-  if (how == Looking::kAlone)
+  if (how == Looking::kAlone) {
+    if (!words.do_epochs_differ(PassWords::Ranks::kSure)) return;  // the next pass decides
     refuse_pass(
         "the ranks are in different epochs by DistributedSampler::set_epoch(); the next pass names "
         "them");
-  const auto all = pass.group.all_gather_object(pass.epoch, pass.timeout);
-  std::map<std::int64_t, std::vector<int>> ranks;
-  for (int rank = 0; rank < pass.group.size(); ++rank)
-    if (const auto epoch = all[rank].get<std::int64_t>(); epoch != detail::GroupNotes::kNoEpoch)
-      ranks[epoch].push_back(rank);
+  }
+  const auto ranks = ranks_by_epoch(gather_epochs(pass));
+  if (ranks.empty()) return;
   std::vector<std::string> texts;
   for (const auto& [epoch, of_epoch] : ranks)
     texts.push_back(

@@ -6,7 +6,6 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,7 +31,7 @@ struct PassCheck {
   bool is_static_graph = false;
   std::vector<std::string> missing = {};  // parameters without a gradient
   bool is_nested = false;                 // within another backward pass
-  std::int64_t epoch = 0;
+  ChosenEpochs epochs = {};
   std::vector<Work> works = {};  // of the pass
   double scale = 1;              // factor that makes the words sums
 

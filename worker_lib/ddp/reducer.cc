@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/concat.h"
+#include "worker_lib/data/epoch_notes.h"
 #include "worker_lib/ddp/sparse_average.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/util/error_bridge.h"
@@ -20,11 +21,11 @@ namespace {
 
 // Throws the failure of a collective of a pass. If the ranks made different calls (usually after
 // an early exit from a loop), the message says where this rank is.
-[[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass, std::int64_t epoch) {
+[[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass,
+                                  const ChosenEpochs& epochs) {
   if (thrown.kind() != DistError::Kind::kInvalidArgument) throw thrown;
-  const bool has_epoch = epoch != detail::GroupNotes::kNoEpoch;
-  throw within(
-      thrown, concat(kBackwardPass, ": pass ", pass, has_epoch ? concat(" in epoch ", epoch) : ""));
+  throw within(thrown, concat(kBackwardPass, ": pass ", pass,
+                              epochs.empty() ? "" : concat(" in epoch ", epochs.front().epoch)));
 }
 
 // Returns the gradient of an embedding that looked up nothing.
@@ -373,7 +374,7 @@ void Reducer::wait_for_buckets() {
   try {
     for (const Work& work : works_) work.wait();
   } catch (const DistError& thrown) {
-    throw_from_pass(thrown, passes_, own_epoch());
+    throw_from_pass(thrown, passes_, own_epochs());
   }
 }
 
@@ -390,11 +391,11 @@ void Reducer::set_words(PassCode code) {
   std::vector<bool> used;
   if (tells_used())
     for (const Slot& slot : slots_) used.push_back(slot.is_used);
-  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epoch(), used));
+  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epochs(), used));
 }
 
-std::int64_t Reducer::own_epoch() const {
-  return compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
+ChosenEpochs Reducer::own_epochs() const {
+  return compares_epochs_ ? detail::chosen_epochs(group_) : ChosenEpochs();
 }
 
 // --- end of a pass ---
@@ -457,7 +458,7 @@ PassCheck Reducer::take_check(const std::vector<std::size_t>& missing) {
                   .timeout = options_.timeout,
                   .is_static_graph = options_.static_graph,
                   .is_nested = torch::autograd::get_current_node() != nullptr,
-                  .epoch = own_epoch(),
+                  .epochs = own_epochs(),
                   .works = std::exchange(works_, {}),
                   .scale = divisor_ && !hook_ ? 1.0 : group_.size()};
   for (const std::size_t index : missing) check.missing.push_back(describe_missing(index));
@@ -474,7 +475,7 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
     if (hook_) reduce_words(/*async=*/false);
   } catch (const DistError& thrown) {
     wait_for_buckets();  // throws an earlier bucket's failure, which says more
-    throw_from_pass(thrown, passes_, own_epoch());
+    throw_from_pass(thrown, passes_, own_epochs());
   }
   wait_for_buckets();
   late_->settle();  // of the previous pass

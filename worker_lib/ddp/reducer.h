@@ -23,7 +23,7 @@
 // order. The last bucket carries words from each rank (ddp/core/pass_words.h):
 // - a code: all ranks learn in the same pass that one of them has gradients missing (kMissing)
 //   or gave the pass up (kGivenUp), and all throw;
-// - the epoch of the rank's sampler;
+// - the epoch that the rank's samplers chose last (data/epoch_notes.h);
 // - if parameters may be unused, the parameters that the rank used.
 // The words also prove that the reduction happened at all.
 //
@@ -156,7 +156,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool may_look_late() const;
   bool tells_used() const { return options_.find_unused_parameters || options_.static_graph; }
   void set_words(PassCode code);
-  std::int64_t own_epoch() const;
+  ChosenEpochs own_epochs() const;
 
   State end_pass();
   void finish();

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 
 #include "worker_lib/group/late_checks.h"
@@ -13,10 +12,6 @@
 namespace ddprun::detail {
 
 struct GroupNotes {
-  static constexpr std::int64_t kNoEpoch = -1;
-
-  // The last epoch that set_epoch() chose, of a sampler that was made with the group.
-  std::atomic<std::int64_t> epoch = kNoEpoch;
   // Checks that a checkpoint must settle first. All groups of a Context share them.
   std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();
   // The group has been destroyed.

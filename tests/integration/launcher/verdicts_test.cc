@@ -7,14 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/exit_codes.h"
+#include "rendezvous/protocol/control_codec.h"
 #include "tests/integration/rendezvous/service_frame.h"
 #include "tests/support/eventually.h"
+#include "tests/support/played_service.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -119,6 +122,26 @@ TEST_F(VerdictTest, EscapeSequencesOfAnErrorFileDoNotReachTheTerminal) {
                       R"("extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   EXPECT_EQ(job->wait(), 1) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("its message: boom ?[2J?]0;title?"));
+  EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));
+}
+
+// A service of another version, or an attacker, may send any bytes.
+TEST_F(VerdictTest, EscapeSequencesOfAServiceDoNotReachTheTerminal) {
+  const std::string bad = "boom \x1b[2J\x1b]0;title\x07\n\x1b[1A";
+  boost::asio::io_context io;
+  PlayedService service(io);
+  auto job = start_shell(
+      {"--nnodes=2", "--rdzv-id=j", "--verbose", "--rdzv-endpoint=" + to_text(service.address())},
+      "exit 0");
+  ASSERT_TRUE(eventually([&] { return service.has_accepted(); })) << job->err();
+  service.say(*encode(ServiceMessage(
+      Welcome{.instance = "i", .heartbeat_interval = seconds(1), .agent_patience = seconds(60)})));
+  service.say(*encode(ServiceMessage(Wait{.reason = "wait " + bad})));
+  service.say(*encode(ServiceMessage(
+      End{{.exit_code = 7, .headline = bad, .not_restarted_because = "because " + bad}})));
+  EXPECT_EQ(job->wait(), 7) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("failed: boom ?[2J?]0;title??"));
+  EXPECT_THAT(job->err(), HasSubstr("ordered to wait: wait boom ?[2J?]0;title??"));
   EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));
 }
 

@@ -8,16 +8,14 @@
 #include <sched.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <atomic>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
 #include <functional>
 #include <thread>
 
 #include "tests/support/certificates.h"
 #include "tests/support/control_frame.h"
 #include "tests/support/host_has.h"
+#include "tests/support/played_service.h"
 #include "tests/support/running_service.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_link.h"
@@ -37,6 +35,7 @@ namespace {
 using testing::HasSubstr;
 
 using std::chrono::milliseconds;
+using testing_support::PlayedService;
 using testing_support::RunningService;
 using testing_support::WatchedLink;
 
@@ -99,37 +98,6 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilentOrFa
     EXPECT_TRUE(link_.is_directed()) << link_.trouble;
   }
 }
-
-// PlayedService: a service of one agent. The test sends its messages.
-class PlayedService {
- public:
-  explicit PlayedService(boost::asio::io_context& io)
-      : acceptor_(io, {boost::asio::ip::address_v4::loopback(), 0}), agent_(io) {
-    acceptor_.non_blocking(true);
-  }
-  HostPort address() const { return {"127.0.0.1", acceptor_.local_endpoint().port()}; }
-  // Returns whether an agent has connected. Accepts it if one waits.
-  bool has_accepted() {
-    boost::system::error_code error;
-    if (!agent_.is_open()) acceptor_.accept(agent_, error);
-    return agent_.is_open();
-  }
-  boost::asio::ip::tcp::socket& agent() { return agent_; }
-  void say(const std::string& bytes) { boost::asio::write(agent_, boost::asio::buffer(bytes)); }
-  // Returns whether the agent has sent this text on any connection.
-  bool has_heard(const std::string& text) {
-    std::array<char, 4096> some;
-    boost::system::error_code error;
-    agent_.non_blocking(true);
-    heard_.append(some.data(), agent_.read_some(boost::asio::buffer(some), error));
-    return heard_.find(text) != heard_.npos;
-  }
-
- private:
-  boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::ip::tcp::socket agent_;
-  std::string heard_;
-};
 
 // A service of a later version may send messages that this version does not know.
 TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {

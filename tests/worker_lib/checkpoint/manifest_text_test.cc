@@ -42,6 +42,16 @@ TEST(ManifestText, AChainThatDoesNotFitItsFileIsRefused) {
   expect_refused(std::uint64_t{1} << 63, state);
 }
 
+TEST(ManifestText, AFileNameReachesTheTerminalAsText) {
+  CheckpointManifest manifest{.step = 5};
+  WrittenFile file{.name = "a\x1b[2J\x1b]0;title\x07\n.pt", .bytes = 200, .sha256 = "ab"};
+  file.chain_bytes = 64;
+  file.chain = "short";
+  manifest.files = {file};
+  EXPECT_THAT(decode_manifest(encode_manifest(manifest)).error().message(),
+              HasSubstr("the 'chain' of 'a?[2J?]0;title??.pt' does not fit its size"));
+}
+
 TEST(ManifestText, DamageAndWrongFieldsAreNamed) {
   const auto wrong = [](const std::string& text) {
     const Result<CheckpointManifest> manifest = decode_manifest(text);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "tests/support/expect_dist_error.h"
 
@@ -14,6 +15,7 @@ namespace ddprun {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = DistError::Kind;
@@ -323,6 +325,62 @@ TEST(DistributedSampler, ALoaderInAnyOrderHasNoPositionInThePass) {
   EXPECT_EQ(sampler.state().at("position"), 30);  // all requested samples have arrived
   sampler.set_epoch(1);
   EXPECT_EQ(sampler.state().at("position"), 0);
+}
+
+template <class Sampler>
+void expect_no_position_if_drawn_elsewhere(Sampler sampler) {
+  const auto on_another_thread = [&](auto call) { std::thread(call).join(); };
+  sampler.next(4);
+  EXPECT_NO_THROW(sampler.state()) << "one thread draws and saves";
+  on_another_thread([&] { sampler.next(4); });
+  const auto expect_refused = [&] {
+    EXPECT_DIST_ERROR(
+        sampler.state(), Kind::kUnsupported,
+        AllOf(HasSubstr("another thread called next()"), HasSubstr("make_data_loader()"),
+              HasSubstr("'prefetched'"), HasSubstr("set_epoch()")));
+  };
+  expect_refused();
+  on_another_thread([&] {
+    while (sampler.next(4)) continue;
+  });
+  expect_refused();  // the loop may not have them all
+  sampler.set_epoch(1);
+  EXPECT_EQ(sampler.state().at("position"), 0);
+  on_another_thread([&] {
+    sampler.reset();
+    sampler.next(4);
+    EXPECT_EQ(sampler.state().at("position"), 4) << "a training may have a thread of its own";
+  });
+  expect_refused();
+  sampler.reset();
+  EXPECT_NO_THROW(sampler.state()) << "nothing is drawn in this pass yet";
+}
+
+TEST(DistributedSampler, HasNoPositionIfAnotherThreadDrawsAheadOfTheLoop) {
+  expect_no_position_if_drawn_elsewhere(DistributedSampler(32, {}));
+  expect_no_position_if_drawn_elsewhere(
+      DistributedWeightedSampler(std::vector<double>(32, 1), 32, {}));
+  expect_no_position_if_drawn_elsewhere(DistributedBatchSampler(32, {.batch_size = 4}));
+}
+
+TEST(DistributedSampler, HasAPositionIfTheLoopTellsItWhatItGot) {
+  DistributedSampler sampler(32, {.shuffle = false, .prefetched = true});
+  std::thread([&] { sampler.next(8); }).join();
+  sampler.delivered(4);
+  EXPECT_EQ(sampler.state().at("position"), 4);
+}
+
+TEST(DistributedSampler, HasAPositionAlsoForAThreadThatDoesNotRunTheLoop) {
+  for (const std::size_t workers : {0, 2}) {
+    DistributedSampler sampler(32, {});
+    const auto loader = torch::data::make_data_loader(
+        Numbers(32), sampler, torch::data::DataLoaderOptions(4).workers(workers));
+    std::thread([&] {
+      std::size_t got = 0;
+      for (auto it = loader->begin(); ++got < 3; ++it) static_cast<void>(*it);
+    }).join();
+    EXPECT_EQ(sampler.state().at("position"), 12) << workers << " workers";
+  }
 }
 
 TEST(DistributedSampler, DeliveredIsCheckedAgainstWhatWasHandedOut) {

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ddprun/checkpoint.h"
 #include "ddprun/data_parallel.h"
 #include "ddprun/sampler.h"
+#include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/torch.h"
 #include "tests/worker_lib/support/ended_backend.h"
 #include "tests/worker_lib/support/small_mlp.h"
@@ -111,10 +114,102 @@ TEST(DataParallelEpochs, ThatAreEqualOrUnknownAreNoError) {
     pass(model, group);  // rank 1 has not set an epoch
     sampler.set_epoch(5);
     pass(model, group);
-    DistributedSampler without_group(9, {.rank = group.rank(), .world_size = 3});
-    without_group.set_epoch(group.rank());
+    DistributedSampler of_another_world(9, {.rank = group.rank(), .world_size = 4});
+    of_another_world.set_epoch(group.rank());
+    DistributedSampler alone(9, {});
+    alone.set_epoch(group.rank());
     pass(model, group);
   });
+}
+
+TEST(DataParallelEpochs, OfASamplerWithoutAGroupCountByItsRankAndWorldSize) {
+  ThreadWorld(3).run([](ProcessGroup& group) {
+    Model model(make_mlp(), group);
+    DistributedSampler sampler(9, {.rank = group.rank(), .world_size = 3});
+    const auto expect_error = [&] {
+      EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                        HasSubstr("rank 1 is in epoch 4, ranks 0 and 2 are in epoch 5"));
+    };
+    pass(model, group);
+    sampler.set_epoch(group.rank() == 1 ? 4 : 5);
+    expect_error();
+    sampler.set_epoch(5);
+    pass(model, group);
+    {  // a sampler that is gone does not count
+      DistributedWeightedSampler other(std::vector<double>(9, 1), 9,
+                                       {.rank = group.rank(), .world_size = 3});
+      other.set_epoch(group.rank() == 1 ? 4 : 5);
+    }
+    pass(model, group);
+    DistributedBatchSampler batches(
+        7, {.batch_size = 2, .of_samples = {.rank = group.rank(), .world_size = 3}});
+    batches.load_state(DistributedBatchSampler(7, {}).state());
+    batches.set_epoch(group.rank() == 1 ? 4 : 6);
+    EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                      HasSubstr("rank 1 is in epoch 4, ranks 0 and 2 are in epoch 6"));
+  });
+}
+
+TEST(DataParallelEpochs, OfASamplerWithAnotherGroupCountToo) {
+  testing_support::in_a_world_of(2, [](Context& context) {
+    ProcessGroup& group = context.group();
+    const auto other = group.split(0);
+    Model model(make_mlp(), group);
+    DistributedSampler sampler(8, *other);
+    sampler.set_epoch(group.rank());
+    EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                      HasSubstr("rank 0 is in epoch 0, rank 1 is in epoch 1"));
+  });
+}
+
+// Its rank and world size say nothing here: each rank has data of its own.
+TEST(DataParallelEpochs, OfASamplerInACheckpointsStateCountToo) {
+  testing_support::TemporaryDirectory folder;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group);
+    CheckpointManager checkpoints(group, 0, {.directory = folder.path()});
+    for (const bool does_save : {true, false}) {
+      DistributedSampler sampler(8, {});
+      TrainingState state{.model = net.get(), .sampler = &sampler};
+      sampler.set_epoch(group.rank());
+      pass(model, group);  // not known yet
+      sampler.set_epoch(2);
+      if (does_save)
+        checkpoints.save(1, state);
+      else
+        checkpoints.restore(state);
+      pass(model, group);
+      sampler.set_epoch(2 + group.rank());
+      EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                        HasSubstr("rank 0 is in epoch 2, rank 1 is in epoch 3"));
+      checkpoints.wait();
+    }
+  });
+}
+
+// As where rank 0 evaluates alone, or chooses the epochs in another order. Also if both samplers
+// have the same options.
+TEST(DataParallelEpochs, OfTwoSamplersAreNotTakenForEachOther) {
+  for (const std::size_t eval_size : {8, 6})
+    ThreadWorld(3).run([eval_size](ProcessGroup& group) {
+      Model model(make_mlp(), group);
+      const DistributedSamplerOptions place{.rank = group.rank(), .world_size = 3};
+      DistributedSampler train(8, place), eval(eval_size, group);
+      for (int epoch = 0; epoch < 3; ++epoch) {
+        train.set_epoch(epoch);
+        if (group.rank() == 0) eval.set_epoch(77);
+        pass(model, group);
+      }
+      eval.set_epoch(77);
+      pass(model, group);
+      if (group.rank() == 0) train.set_epoch(2);
+      pass(model, group);
+      train.set_epoch(group.rank() == 1 ? 3 : 4);
+      if (group.rank() == 0) eval.set_epoch(77);
+      EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                        HasSubstr("rank 1 is in epoch 3, ranks 0 and 2 are in epoch 4"));
+    });
 }
 
 TEST(DataParallelEpochs, OfManyRanksAreNamedWithTheirRanks) {

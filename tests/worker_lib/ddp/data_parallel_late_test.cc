@@ -287,6 +287,24 @@ TEST(DataParallelLate, ASaveOfSomeRanksLooksAloneAndTheNextPassStillThrowsOnAll)
   });
 }
 
+TEST(DataParallelLate, ASaveOfSomeRanksIsNotRefusedForTheEpochOfASecondSampler) {
+  testing_support::TemporaryDirectory folder;
+  in_a_world_of(2, [&](Context& context) {
+    LateNet late(context.group());
+    const auto part = context.group().split(context.rank() == 0 ? 0 : -1);
+    DistributedSampler train(8, context.group()), eval(6, context.group());
+    late.pass();
+    train.set_epoch(3);
+    if (part) eval.set_epoch(1);
+    late.pass();
+    if (part) {
+      CheckpointManager checkpoints(*part, 0, {.directory = folder.path()});
+      EXPECT_TRUE(checkpoints.save(1, {.model = late.net.get()}));
+    }
+    late.pass();
+  });
+}
+
 // Such a pass throws at once, because it may be the last one: then no later pass could report
 // it.
 TEST(DataParallelLate, TheFirstPassAndPassesInAJoinThrowThemselves) {

@@ -8,15 +8,19 @@
 //
 //   | codes, by rank | epochs, by rank | by parameter: how many ranks used it |
 //
+// An epoch is negative if the rank's samplers chose several ones. The number is then that of the
+// newest choice.
+//
 // No code is 0. A code that is 0 in the sums shows that nothing was reduced.
 //
 // A value type; any thread.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "worker_lib/data/core/chosen_epochs.h"
 
 namespace ddprun {
 
@@ -27,8 +31,8 @@ class PassWords {
   // parameters: the number of parameters with a usage count; may be 0.
   static std::size_t count(int ranks, std::size_t parameters) { return 2 * ranks + parameters; }
 
-  // Returns the words that a rank writes. epoch: negative means that it is not compared.
-  static std::vector<double> of_rank(int rank, int ranks, PassCode code, std::int64_t epoch,
+  // Returns the words that a rank writes. epochs: of its samplers; empty: not compared.
+  static std::vector<double> of_rank(int rank, int ranks, PassCode code, const ChosenEpochs& epochs,
                                      const std::vector<bool>& used);
 
   // sums: over the ranks, with count() elements.
@@ -38,8 +42,10 @@ class PassWords {
   // meaningless.
   std::optional<int> missing_rank() const;
   PassCode code(int rank) const;
-  // Returns whether two ranks are in epochs whose difference is not a multiple of 30.
-  bool do_epochs_differ() const;
+  // Returns whether the newest epochs of two ranks have a difference that is not a multiple of 30.
+  // kSure: looks only at ranks whose samplers are all in one epoch.
+  enum class Ranks { kAll, kSure };
+  bool do_epochs_differ(Ranks which = Ranks::kAll) const;
   // Returns whether any rank used the parameter.
   bool is_used(std::size_t parameter) const;
 

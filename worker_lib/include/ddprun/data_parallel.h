@@ -218,8 +218,8 @@ class DistributedDataParallel {
   // one does: check_passes_late):
   //   kInvalidArgument  on some rank a parameter got no gradient (the message names it), an
   //                     exception left the pass, or a gradient came twice (a pass within
-  //                     another); or the ranks are in different epochs, set by
-  //                     DistributedSampler::set_epoch() of samplers made with this group
+  //                     another); or the ranks are in different epochs by
+  //                     DistributedSampler::set_epoch(), which says which samplers count
   //                     (not inside join())
   //   kUnsupported      create_graph; a sparse gradient, except of an Embedding or EmbeddingBag
   //                     that was made with sparse(true)

@@ -67,9 +67,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   // to continue: the first one (with nothing, at its end), or the second. So call it also if
   // nothing is shuffled.
   //
-  // For a sampler that was made with a group: DistributedDataParallel over this group compares
-  // the epochs of the ranks in each synchronised pass. It throws kInvalidArgument on every rank
-  // if they differ.
+  // DistributedDataParallel compares the epochs of the ranks in each synchronised pass, and
+  // throws kInvalidArgument on every rank if they differ. It does so for samplers that were made
+  // with its group, that have the same rank and world size, or whose position a
+  // CheckpointManager with its group has saved or restored.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const;
 
@@ -86,9 +87,12 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   // make_data_loader() or a DistributedBatchSampler has set it. It is part of a checkpoint. It
   // is the same on every rank after the same steps.
   //
-  // Throws kUnsupported in the middle of a pass of a loader with several worker threads and
-  // enforce_ordering(false). There the loop gets batches in any order, so no position describes
-  // them.
+  // Throws kUnsupported from the first next() of a pass until set_epoch() chooses another epoch,
+  // where no position describes what the loop has got:
+  // - if another thread than the caller's called next(), without a loader of make_data_loader()
+  //   and without the option `prefetched`;
+  // - with a loader that has several worker threads and enforce_ordering(false), until all
+  //   requested batches have arrived.
   nlohmann::json state() const;
 
   // Continues from a state(): the next pass over the loader begins with the sample after the
@@ -110,13 +114,14 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   explicit DistributedSampler(std::shared_ptr<State> state);
   // Returns the number of samples that next() can still hand out in this pass.
   std::size_t left();
-  // Makes the ranks of this group compare their epochs from now on.
+  // Makes the ranks of this group, too, compare their epochs from now on.
   void follow_group(const ProcessGroup& group);
   // Records the number of samples in a batch of this rank, for state(). Warns once if the loaded
   // state was saved with another global batch.
   void note_batch_size(std::size_t samples);
 
  private:
+  friend class CheckpointManager;
   template <typename Dataset, typename Sampler>
   friend class torch::data::StatelessDataLoader;
 

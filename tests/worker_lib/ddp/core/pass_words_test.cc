@@ -17,6 +17,8 @@ double in_16_bits(double value) {
   return static_cast<double>(std::bit_cast<float>(bits));
 }
 
+ChosenEpochs chosen(std::int64_t epoch) { return {{.epoch = epoch, .sampler = "train"}}; }
+
 PassWords sum_of(const std::vector<std::vector<double>>& ranks) {
   std::vector<double> sums(ranks[0].size());
   const auto size = static_cast<double>(ranks.size());
@@ -29,9 +31,9 @@ PassWords sum_of(const std::vector<std::vector<double>>& ranks) {
 
 TEST(PassWords, SayWhatEachRankHasWritten) {
   const std::vector<bool> first{true, false}, second{false, false};
-  const PassWords words = sum_of({PassWords::of_rank(0, 3, PassCode::kComplete, 4, first),
-                                  PassWords::of_rank(1, 3, PassCode::kGivenUp, -1, second),
-                                  PassWords::of_rank(2, 3, PassCode::kMissing, 4, second)});
+  const PassWords words = sum_of({PassWords::of_rank(0, 3, PassCode::kComplete, chosen(4), first),
+                                  PassWords::of_rank(1, 3, PassCode::kGivenUp, {}, second),
+                                  PassWords::of_rank(2, 3, PassCode::kMissing, chosen(4), second)});
   EXPECT_FALSE(words.missing_rank());
   EXPECT_EQ(words.code(0), PassCode::kComplete);
   EXPECT_EQ(words.code(1), PassCode::kGivenUp);
@@ -42,9 +44,9 @@ TEST(PassWords, SayWhatEachRankHasWritten) {
 }
 
 TEST(PassWords, ThatWereNotReducedLackTheOtherRanks) {
-  const std::vector<double> own = PassWords::of_rank(1, 3, PassCode::kComplete, 4, {});
+  const std::vector<double> own = PassWords::of_rank(1, 3, PassCode::kComplete, chosen(4), {});
   EXPECT_EQ(PassWords(own, 3).missing_rank(), 0);
-  std::vector<double> of_another = PassWords::of_rank(0, 3, PassCode::kComplete, 4, {});
+  std::vector<double> of_another = PassWords::of_rank(0, 3, PassCode::kComplete, chosen(4), {});
   EXPECT_EQ(PassWords(of_another, 3).missing_rank(), 1);
   of_another[1] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(PassWords(of_another, 3).missing_rank(), 1);
@@ -52,14 +54,30 @@ TEST(PassWords, ThatWereNotReducedLackTheOtherRanks) {
   EXPECT_EQ(PassWords(of_another, 3).missing_rank(), 1);
 }
 
+TEST(PassWords, TellApartTheRanksWhoseSamplersAreInSeveralEpochs) {
+  using Ranks = PassWords::Ranks;
+  const auto sum = [](ChosenEpochs of_rank_0, ChosenEpochs of_rank_1) {
+    return sum_of({PassWords::of_rank(0, 2, PassCode::kComplete, of_rank_0, {}),
+                   PassWords::of_rank(1, 2, PassCode::kComplete, of_rank_1, {})});
+  };
+  const ChosenEpochs two{{.epoch = 0, .sampler = "eval"}, {.epoch = 29, .sampler = "train"}};
+  EXPECT_TRUE(sum(two, chosen(29)).do_epochs_differ());
+  EXPECT_FALSE(sum(two, chosen(29)).do_epochs_differ(Ranks::kSure));
+  EXPECT_FALSE(sum(two, two).do_epochs_differ());
+  EXPECT_FALSE(sum(two, chosen(0)).do_epochs_differ()) << "only one of them is sure";
+  EXPECT_TRUE(sum(chosen(3), chosen(4)).do_epochs_differ(Ranks::kSure));
+  const ChosenEpochs same{{.epoch = 3, .sampler = "eval"}, {.epoch = 3, .sampler = "train"}};
+  EXPECT_TRUE(sum(same, chosen(4)).do_epochs_differ(Ranks::kSure));
+}
+
 TEST(PassWords, SurviveAnAverageIn16BitsForAnyNumberOfRanks) {
   for (const int ranks : {2, 3, 7, 100, 1000}) {
     for (const std::int64_t epoch : {0, 1, 28, 29, 30, 31, 1'000'000}) {
       std::vector<std::vector<double>> same, other;
       for (int rank = 0; rank < ranks; ++rank) {
-        same.push_back(PassWords::of_rank(rank, ranks, PassCode::kGivenUp, epoch, {}));
+        same.push_back(PassWords::of_rank(rank, ranks, PassCode::kGivenUp, chosen(epoch), {}));
         other.push_back(PassWords::of_rank(rank, ranks, PassCode::kMissing,
-                                           epoch + (rank == ranks / 2 ? 1 : 0), {}));
+                                           chosen(epoch + (rank == ranks / 2 ? 1 : 0)), {}));
       }
       const PassWords equal = sum_of(same), different = sum_of(other);
       EXPECT_FALSE(equal.missing_rank());
