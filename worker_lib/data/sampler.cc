@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/clock.h"
 #include "base/concat.h"
 #include "worker_lib/data/core/shard_order.h"
 #include "worker_lib/group/notes.h"
@@ -167,6 +168,16 @@ void DistributedSampler::reach_loop(std::size_t samples) {
 }
 
 void DistributedSampler::miss_batch() { state_->missed = state_->last_batch; }
+
+std::int64_t DistributedSampler::begin_wait() const {
+  const bool is_timed = state_->group && state_->group->times_loading.load();
+  return is_timed ? BootClock::now().time_since_epoch().count() : 0;
+}
+
+void DistributedSampler::end_wait(std::int64_t begun) {
+  if (begun == 0) return;
+  state_->group->loading_ns += BootClock::now().time_since_epoch().count() - begun;
+}
 
 void DistributedSampler::note_batch_size(std::size_t samples) {
   State& s = *state_;

@@ -10,6 +10,10 @@
 
 #include "worker_lib/group/late_checks.h"
 
+namespace ddprun {
+class WorkerReporter;
+}
+
 namespace ddprun::detail {
 
 struct GroupNotes {
@@ -17,6 +21,12 @@ struct GroupNotes {
 
   // The last epoch that set_epoch() chose, of a sampler that was made with the group.
   std::atomic<std::int64_t> epoch = kNoEpoch;
+  // For how many ns the training loop has waited for loaders of these samplers. They take the time
+  // only if times_loading is set.
+  std::atomic<std::int64_t> loading_ns = 0;
+  std::atomic<bool> times_loading = false;
+  // Reports the group's calls. The group sets it when it is made, and nothing changes it.
+  std::shared_ptr<WorkerReporter> reporter = nullptr;
   // Checks that a checkpoint must settle first. All groups of a Context share them.
   std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();
   // The group has been destroyed.
