@@ -7,6 +7,7 @@
 #include "base/flight_words.h"
 #include "base/process_stat.h"
 #include "base/process_tree.h"
+#include "base/step_shares.h"
 
 namespace ddprun {
 namespace {
@@ -38,6 +39,12 @@ const std::vector<RankRow>& RankTable::sample(const std::vector<Source>& workers
     put_process(worker, now, last_[i], row);
     row.gpu_percent = gpu.percent;
     row.gpu_memory_bytes = gpu.memory_bytes;
+    // A shell may stand between the agent and the program.
+    for (const GpuProcess& process : gpu.processes) {
+      if (process.pid == worker.pid || process.pid == last_[i].process) {
+        row.gpu_own_memory_bytes = process.memory_bytes;
+      }
+    }
   }
   return rows_;
 }
@@ -71,6 +78,7 @@ void RankTable::put_page(const WorkerPage& page, bool lives, TimePoint now, Last
   if (call) row.collective = concat(name_of(call->call), " ", call->collective);
   if (!lives) return;
   if (const std::optional<double> rate = last.steps.rate()) row.steps_per_second = rounded(*rate);
+  row.step_percent = read_step_shares(page);
 }
 
 // The process may be the child of a shell that the agent has started. Its own children, such as

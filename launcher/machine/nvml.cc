@@ -2,7 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
+#include <span>
 
 #include "base/library_function.h"
 #include "base/printed.h"
@@ -35,6 +38,33 @@ struct Memory {
   unsigned long long free = 0;
   unsigned long long used = 0;
 };
+
+// nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProcesses_v3: bytes.
+struct ProcessInfo {
+  unsigned pid = 0;
+  unsigned long long used = 0;  // all ones: not known
+  unsigned gpu_instance = 0;
+  unsigned compute_instance = 0;
+};
+
+using ProcessesOf = int (*)(Device, unsigned*, ProcessInfo*);
+
+// Returns the processes that compute on the GPU. Empty: there are none, or the driver does not
+// say. Those beyond 256 are left out, because the driver then says none.
+std::vector<GpuProcess> processes_on(Device device, ProcessesOf list) {
+  std::array<ProcessInfo, 256> infos;
+  auto count = static_cast<unsigned>(infos.size());
+  if (!list || list(device, &count, infos.data()) != 0) return {};
+  std::vector<GpuProcess> processes;
+  for (const ProcessInfo& info : std::span(infos).first(std::min<std::size_t>(count, 256))) {
+    if (info.used > static_cast<unsigned long long>(std::numeric_limits<std::int64_t>::max())) {
+      continue;
+    }
+    processes.push_back(
+        {.pid = static_cast<int>(info.pid), .memory_bytes = static_cast<std::int64_t>(info.used)});
+  }
+  return processes;
+}
 
 }  // namespace
 
@@ -135,6 +165,7 @@ std::vector<GpuUse> Nvml::use() const {
   const auto rates_of =
       library_->function<int (*)(Device, Utilization*)>("nvmlDeviceGetUtilizationRates");
   const auto memory_of = library_->function<int (*)(Device, Memory*)>("nvmlDeviceGetMemoryInfo");
+  const auto list = library_->function<ProcessesOf>("nvmlDeviceGetComputeRunningProcesses_v3");
   std::vector<GpuUse> uses(static_cast<std::size_t>(count()));
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const Device device = library_->device(static_cast<int>(i));
@@ -145,6 +176,7 @@ std::vector<GpuUse> Nvml::use() const {
     if (memory_of && memory_of(device, &memory) == 0) {
       uses[i].memory_bytes = static_cast<std::int64_t>(memory.used);
     }
+    uses[i].processes = processes_on(device, list);
   }
   return uses;
 }

@@ -15,10 +15,19 @@
 
 namespace ddprun {
 
+// GpuProcess: a process that computes on a GPU, and the memory of the GPU that it uses.
+struct GpuProcess {
+  int pid = 0;  // as this process sees it
+  std::int64_t memory_bytes = 0;
+
+  friend bool operator==(const GpuProcess&, const GpuProcess&) = default;
+};
+
 // GpuUse: how much a GPU is in use, by all programs. What the driver does not say has no value.
 struct GpuUse {
   std::optional<int> percent = {};  // of the last moments in which a program ran on it
   std::optional<std::int64_t> memory_bytes = {};
+  std::vector<GpuProcess> processes = {};
 
   friend bool operator==(const GpuUse&, const GpuUse&) = default;
 };

@@ -28,6 +28,7 @@ TopRow row_of(const Json& json) {
   row.lag = integer_field(json, "lag");
   row.memory_bytes = integer_field(json, "memory_bytes");
   row.gpu_memory_bytes = integer_field(json, "gpu_memory_bytes");
+  row.gpu_own_memory_bytes = integer_field(json, "gpu_own_memory_bytes");
   row.restarts = integer_field(json, "restarts");
   row.steps_per_second = number_field(json, "steps_per_second");
   row.waiting_s = number_field(json, "waiting_s");
@@ -37,6 +38,7 @@ TopRow row_of(const Json& json) {
   row.state = text_field(json, "state");
   row.collective = text_field(json, "collective");
   row.slow = text_field(json, "slow");
+  row.limits = text_field(json, "limits");
   return row;
 }
 

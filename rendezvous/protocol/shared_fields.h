@@ -56,6 +56,15 @@ void fields(F& at, Of<F, WorkerEnd>& end) {
 }
 
 template <class F>
+void fields(F& at, Of<F, StepShares>& shares) {
+  at.optional("data", shares.data);
+  at.field("forward", shares.forward);
+  at.field("backward", shares.backward);
+  at.field("communication", shares.communication);
+  at.field("checkpoint", shares.checkpoint);
+}
+
+template <class F>
 void fields(F& at, Of<F, RankRow>& row) {
   at.field("rank", row.rank, kCount);
   at.field("local_rank", row.local_rank, kCount);
@@ -70,6 +79,8 @@ void fields(F& at, Of<F, RankRow>& row) {
   at.optional("memory_bytes", row.memory_bytes, kFromZero);
   at.optional("gpu_percent", row.gpu_percent);
   at.optional("gpu_memory_bytes", row.gpu_memory_bytes, kFromZero);
+  at.optional("gpu_own_memory_bytes", row.gpu_own_memory_bytes, kFromZero);
+  at.optional("step_percent", row.step_percent);
   at.optional("slow", !row.slow.empty(), row.slow, kMaxRankTextBytes);
 }
 

@@ -3,13 +3,16 @@
 //
 // DDPRUN_TEST_GPUS names the GPUs by their PCI bus, such as "1b,9d", in that order. Their UUIDs
 // are GPU-<bus>. A GPU is in use for as many percent, and has as many GiB of memory in use, as the
-// number of its bus. If DDPRUN_TEST_GPU_HANGS is set, asking for the use never returns.
+// number of its bus. DDPRUN_TEST_GPU_PROCESSES names a file with the processes that compute on each
+// GPU. Each uses one byte less for each of its pid than the GPU has in use. If
+// DDPRUN_TEST_GPU_HANGS is set, asking for the use never returns.
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -39,6 +42,14 @@ struct PciInfo {
   unsigned device_id;
   unsigned subsystem_id;
   std::array<char, 32> bus_id;
+};
+
+// ProcessInfo: same layout as nvmlProcessInfo_t.
+struct ProcessInfo {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance;
+  unsigned compute_instance;
 };
 
 }  // namespace
@@ -77,6 +88,16 @@ int nvmlDeviceGetUtilizationRates(void* device, unsigned* rates) {
 }
 int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* memory) {
   memory[2] = static_cast<unsigned long long>(bus_of(device)) << 30;
+  return 0;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, ProcessInfo* infos) {
+  const char* file = std::getenv("DDPRUN_TEST_GPU_PROCESSES");
+  std::ifstream list(file ? file : "");
+  unsigned found = 0;
+  for (unsigned pid = 0; found < *count && list >> pid; ++found) {
+    infos[found] = {pid, (static_cast<unsigned long long>(bus_of(device)) << 30) - pid, 0, 0};
+  }
+  *count = found;
   return 0;
 }
 

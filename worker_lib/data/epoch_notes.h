@@ -19,7 +19,7 @@ namespace ddprun::detail {
 struct EpochNote {
   ChosenEpoch choice;  // sampler: what its order depends on, except the epoch
   int rank = 0, world_size = 1;
-  std::vector<std::shared_ptr<const GroupNotes>> groups = {};
+  std::vector<std::shared_ptr<GroupNotes>> groups = {};
   int number = 0;  // of samplers with the same text and place; set by replace_note()
 };
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/concat.h"
 #include "worker_lib/data/core/shard_order.h"
 #include "worker_lib/data/epoch_notes.h"
@@ -90,8 +91,8 @@ struct DistributedSampler::State {
   std::size_t batch_size = 0;
   std::size_t saved_global_batch = 0;
 
-  std::vector<std::shared_ptr<const detail::GroupNotes>> groups = {};  // see follow_group()
-  std::shared_ptr<const detail::EpochNote> note = {};                  // null: no epoch was chosen
+  std::vector<std::shared_ptr<detail::GroupNotes>> groups = {};  // see follow_group()
+  std::shared_ptr<const detail::EpochNote> note = {};            // null: no epoch was chosen
 
   std::size_t position() const {
     if (pass != Pass::kOfThisEpoch) return start;
@@ -187,6 +188,18 @@ void DistributedSampler::reach_loop(std::size_t samples) {
 }
 
 void DistributedSampler::miss_batch() { state_->missed = state_->last_batch; }
+
+std::int64_t DistributedSampler::begin_wait() const {
+  const bool is_timed = std::ranges::any_of(
+      state_->groups, [](const auto& group) { return group->times_loading.load(); });
+  return is_timed ? BootClock::now().time_since_epoch().count() : 0;
+}
+
+void DistributedSampler::end_wait(std::int64_t begun) {
+  if (begun == 0) return;
+  const std::int64_t waited = BootClock::now().time_since_epoch().count() - begun;
+  for (const auto& group : state_->groups) group->loading_ns += waited;
+}
 
 void DistributedSampler::note_batch_size(std::size_t samples) {
   State& s = *state_;

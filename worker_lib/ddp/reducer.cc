@@ -76,7 +76,7 @@ class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
                  const DataParallelOptions& options)
-    : group_(group), options_(options), recorder_(options.statistics_every) {
+    : group_(group), options_(options), recorder_(options.statistics_every, group.notes()) {
   std::vector<torch::Tensor> tensors;
   for (Parameter& parameter : parameters) {
     tensors.push_back(parameter.tensor);

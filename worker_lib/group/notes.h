@@ -5,13 +5,24 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "worker_lib/group/late_checks.h"
 
+namespace ddprun {
+class WorkerReporter;
+}
+
 namespace ddprun::detail {
 
 struct GroupNotes {
+  // For how many ns the training loop has waited for loaders of samplers that were made
+  // with the group. They take the time only if times_loading is set.
+  std::atomic<std::int64_t> loading_ns = 0;
+  std::atomic<bool> times_loading = false;
+  // Reports the group's calls. The group sets it when it is made, and nothing changes it.
+  std::shared_ptr<WorkerReporter> reporter = nullptr;
   // Checks that a checkpoint must settle first. All groups of a Context share them.
   std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();
   // The group has been destroyed.

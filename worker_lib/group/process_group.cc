@@ -327,6 +327,7 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
       identity_(std::move(identity)),
       verify_(verify),
       notes_(std::make_shared<detail::GroupNotes>()) {
+  notes_->reporter = reporter_;
   if (!identity_.world_ranks.empty()) return;
   for (int rank = 0; rank < size(); ++rank) identity_.world_ranks.push_back(rank);
 }

@@ -13,7 +13,7 @@
 
 namespace ddprun {
 
-inline constexpr std::size_t kColumns = 17;
+inline constexpr std::size_t kColumns = 19;
 
 // Cells: what the columns show of one rank. Empty: not known.
 using Cells = std::array<std::string, kColumns>;

@@ -15,9 +15,9 @@ namespace ddprun {
 struct TopRow {
   std::int64_t rank = 0;
   std::optional<std::int64_t> node, local_rank, pid, step, lag, memory_bytes, gpu_memory_bytes,
-      restarts;
+      gpu_own_memory_bytes, restarts;
   std::optional<double> steps_per_second, waiting_s, cpu_percent, gpu_percent;
-  std::string host, state, collective, slow;
+  std::string host, state, collective, slow, limits;
 };
 
 struct JobView {

@@ -404,8 +404,9 @@ const FIELDS = [
   ["lag", "steps behind", "number"], ["collective", "collective", "name"],
   ["waiting_s", "in it for", "number", seconds], ["cpu_percent", "CPU", "number", share],
   ["memory_bytes", "memory", "number", bytes], ["gpu_percent", "GPU", "number", share],
-  ["gpu_memory_bytes", "GPU memory", "number", bytes], ["restarts", "restarts", "number"],
-  ["slow", "slow", ""], ["local_rank", "local rank", "number"], ["pid", "process", "number"],
+  ["gpu_memory_bytes", "GPU memory", "number", bytes],
+  ["gpu_own_memory_bytes", "own GPU memory", "number", bytes],
+  ["restarts", "restarts", "number"], ["limits", "limited by", ""], ["slow", "slow", ""], ["local_rank", "local rank", "number"], ["pid", "process", "number"],
 ];
 
 const textOf = ([field, , , text], row) => (text ? text(row[field]) : row[field]) ?? "";

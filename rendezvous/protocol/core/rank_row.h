@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/step_shares.h"
 
 namespace ddprun {
 
@@ -31,6 +32,8 @@ struct RankRow {
   std::optional<std::int64_t> memory_bytes = {};
   std::optional<double> gpu_percent = {};
   std::optional<std::int64_t> gpu_memory_bytes = {};
+  std::optional<std::int64_t> gpu_own_memory_bytes = {};  // the part that its process uses
+  std::optional<StepShares> step_percent = {};
   std::string slow = {};  // why it counts as slow; empty: it does not
 
   friend bool operator==(const RankRow&, const RankRow&) = default;

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/usable_cpus.h"
 #include "launcher/machine/core/cpu_set.h"
@@ -257,6 +259,30 @@ TEST_F(BindingTest, StatusHasTheUseOfTheGpuOfEachRank) {
                                   "\"rank\":0"));
   EXPECT_THAT(seen, ContainsRegex("\"gpu_memory_bytes\":28991029248,\"gpu_percent\":27[^}]*"
                                   "\"rank\":1"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
+TEST_F(BindingTest, StatusHasTheMemoryOfTheGpuThatTheProcessOfARankUses) {
+  const Variables driver = with(kTwoGpus, "DDPRUN_TEST_GPU_PROCESSES", directory_ / "pids");
+  auto job = start_shell({"--nproc-per-node=2", "--rdzv-id=gpus"},
+                         until_go_after("echo $$ >> pids; echo up"), driver);
+  ASSERT_TRUE(job->wait_for_out("up")) << job->err();
+  nlohmann::json ranks;
+  EXPECT_TRUE(eventually([&] {
+    auto status = start({"status", "gpus", "--json"});
+    status->wait();
+    const nlohmann::json seen = nlohmann::json::parse(status->out(), nullptr, false);
+    if (seen.is_discarded()) return false;
+    ranks = seen.value("/agents/0/ranks"_json_pointer, nlohmann::json::array());
+    return ranks.size() == 2 && std::ranges::all_of(ranks, [](const nlohmann::json& rank) {
+             return rank.contains("gpu_own_memory_bytes");
+           });
+  })) << ranks;
+  for (const nlohmann::json& rank : ranks) {
+    EXPECT_EQ(rank.value("gpu_own_memory_bytes", 0LL),
+              rank.value("gpu_memory_bytes", 0LL) - rank.value("pid", 0LL));
+  }
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
 }

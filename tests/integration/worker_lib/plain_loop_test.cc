@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "tests/integration/launcher/launcher_frame.h"
 #include "tests/support/number_after.h"
@@ -119,6 +121,37 @@ TEST_F(PlainLoop, AnEpochVariableOfItsOwnIsWarnedOfWhenItSavesAndWhenItResumes) 
                                 HasSubstr(of_restore + "epoch 2: a resumed run begins at epoch 0"),
                                 HasSubstr("let the loop count in TrainingState::epoch")));
   EXPECT_THAT(run("counted", {})->err(), Not(HasSubstr("TrainingState::epoch is")));
+}
+
+// The loop decodes 32 images for 2 ms each, and trains a small net.
+TEST_F(PlainLoop, StatusSaysThatDataLoadingLimitsTheSteps) {
+  const auto job = start({"--nproc-per-node=2", "--rdzv-id=reads", program("plain_loop_worker"),
+                          "--checkpoint-dir=" + checkpoints("reads"), "--statistics-every=1",
+                          "--read-ms=2", "--epochs=100000"});
+  nlohmann::json ranks;
+  EXPECT_TRUE(eventually([&] {
+    const auto status = start({"status", "reads", "--json"});
+    status->wait();
+    const nlohmann::json seen = nlohmann::json::parse(status->out(), nullptr, false);
+    if (seen.is_discarded()) return false;
+    ranks = seen.value("/agents/0/ranks"_json_pointer, nlohmann::json::array());
+    return ranks.size() == 2 && std::ranges::all_of(ranks, [](const nlohmann::json& rank) {
+             return rank.value("limits", "").starts_with("data ");
+           });
+  })) << ranks
+      << job->err();
+  for (const nlohmann::json& rank : ranks) {
+    double sum = 0;
+    for (const auto& [part, percent] : rank.at("step_percent").items())
+      sum += percent.get<double>();
+    EXPECT_GT(sum, 30) << rank;
+    EXPECT_LE(sum, 100.1) << rank;
+  }
+  const auto top = start({"top", "reads", "--once"});
+  EXPECT_EQ(top->wait(), 0);
+  EXPECT_THAT(top->out(), testing::ContainsRegex("LIMITS.*\n.* data [0-9]+ %"));
+  job->signal(SIGTERM);
+  job->wait();
 }
 
 }  // namespace

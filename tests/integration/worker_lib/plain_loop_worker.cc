@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 
@@ -24,6 +25,8 @@ struct Options : examples::TrainingOptions {
   std::int64_t stop_epoch = 2;
   double stop_accuracy = 0.05;
   bool own_epoch = false;
+  std::int64_t read_ms = 0;
+  std::int64_t statistics_every = 0;
 
   void add_to(examples::CommandLine& line) {
     TrainingOptions::add_to(line);
@@ -34,6 +37,8 @@ struct Options : examples::TrainingOptions {
     line.add_option("--stop-rank", stop_rank, "this rank leaves its loop over batches early");
     line.add_option("--stop-epoch", stop_epoch, "first epoch in which --stop-rank may leave");
     line.add_option("--stop-accuracy", stop_accuracy, "of a batch, above which --stop-rank leaves");
+    line.add_option("--read-ms", read_ms, "for how long each image is decoded");
+    line.add_option("--statistics-every", statistics_every, "of DistributedDataParallel");
     line.add_flag("--own-epoch", own_epoch, "counts epochs in a variable of its own");
   }
 };
@@ -41,8 +46,12 @@ struct Options : examples::TrainingOptions {
 // One digit at a time, like LibTorch's MNIST.
 class Images : public torch::data::Dataset<Images> {
  public:
-  explicit Images(const examples::Digits& digits) : digits_(digits) {}
+  Images(const examples::Digits& digits, std::int64_t read_ms)
+      : digits_(digits), read_time_(read_ms) {}
   torch::data::Example<> get(std::size_t index) override {
+    // As long as an image takes that has to be decoded.
+    const auto end = std::chrono::steady_clock::now() + read_time_;
+    while (std::chrono::steady_clock::now() < end) continue;
     return {digits_.images()[static_cast<std::int64_t>(index)],
             digits_.labels()[static_cast<std::int64_t>(index)]};
   }
@@ -50,6 +59,7 @@ class Images : public torch::data::Dataset<Images> {
 
  private:
   examples::Digits digits_;
+  std::chrono::milliseconds read_time_;
 };
 
 struct NetImpl : torch::nn::Module {
@@ -79,7 +89,8 @@ void train(const Options& options) {
   const examples::Digits digits(options.data, "train");
   const std::size_t images = *digits.size();
   Net net(digits.images()[0].numel());
-  ddprun::DistributedDataParallel<Net> model(net, ctx.group());                     // (*)
+  ddprun::DistributedDataParallel<Net> model(  // (*)
+      net, ctx.group(), {.statistics_every = options.statistics_every});
   ddprun::DistributedSampler sampler(images, ctx.group(), {.seed = options.seed});  // (*)
   ctx.manual_seed(options.seed);                                                    // (*)
   torch::optim::SGD optimizer(net->parameters(),
@@ -105,7 +116,7 @@ void train(const Options& options) {
     // A loader for each epoch: LibTorch's loader refuses a second loop after one that was left
     // early.
     auto loader = torch::data::make_data_loader(
-        Images(digits)
+        Images(digits, options.read_ms)
             .map(torch::data::transforms::Normalize<>(0.3, 0.35))
             .map(torch::data::transforms::Stack<>()),
         sampler,

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/process_stat.h"
+#include "base/step_shares.h"
 
 namespace ddprun {
 namespace {
@@ -68,14 +69,17 @@ TEST_F(RankTableTest, ARankThatReportsNothingHasItsProcessAlone) {
 TEST_F(RankTableTest, TheGpuIsThatOfARankThatLives) {
   RankTable::Source with_gpu = source();
   with_gpu.gpu = {.percent = 37, .memory_bytes = 1 << 20};
+  with_gpu.gpu.processes = {{.pid = 1, .memory_bytes = 5}, {.pid = getpid(), .memory_bytes = 77}};
   RankTable::Source gone = source(false);
   gone.gpu = with_gpu.gpu;
   const std::vector<RankRow>& rows = table_.sample({with_gpu, gone, source()}, now_);
   EXPECT_EQ(rows[0].gpu_percent, 37.0);
   EXPECT_EQ(rows[0].gpu_memory_bytes, 1 << 20);
+  EXPECT_EQ(rows[0].gpu_own_memory_bytes, 77);
   for (const std::size_t without : {1, 2}) {
     EXPECT_EQ(rows[without].gpu_percent, std::nullopt);
     EXPECT_EQ(rows[without].gpu_memory_bytes, std::nullopt);
+    EXPECT_EQ(rows[without].gpu_own_memory_bytes, std::nullopt);
   }
 }
 
@@ -103,6 +107,14 @@ TEST_F(RankTableTest, ARankHasTheTotalThatItHasTold) {
   EXPECT_EQ(table_.sample({source()}, now_)[0].total_steps, std::nullopt) << "and no step";
   report(100, now_);
   EXPECT_EQ(table_.sample({source()}, now_)[0].total_steps, 10'000);
+}
+
+TEST_F(RankTableTest, ARankThatLivesHasTheSharesOfItsSteps) {
+  EXPECT_EQ(table_.sample({source()}, now_)[0].step_percent, std::nullopt);
+  const StepShares shares{.data = 62.5, .forward = 10, .backward = 20};
+  write_step_shares(shares, page());
+  EXPECT_EQ(table_.sample({source()}, now_)[0].step_percent, shares);
+  EXPECT_EQ(table_.sample({source(false)}, now_)[0].step_percent, std::nullopt);
 }
 
 TEST_F(RankTableTest, ACallInProgressHasATimeAndAnEndedOneHasNot) {

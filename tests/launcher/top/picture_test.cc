@@ -21,7 +21,8 @@ TEST(Picture, HasTheJobAndItsRanks) {
     "agents": [{"workers": [{"rank": 4}], "ranks": [
       {"rank": 4, "local_rank": 0, "node": 1, "host": "node1", "pid": 4711, "state": "running",
        "step": 100, "total_steps": 9, "left_s": 7, "lag": 3,
-       "collective": "all_reduce 7", "waiting_s": 1.5},
+       "collective": "all_reduce 7", "waiting_s": 1.5, "gpu_own_memory_bytes": 77,
+       "limits": "data 62 %"},
       {"rank": 5, "state": "stopped", "step": 103, "steps_per_second": 2.5},
       {"rank": 6, "state": "running", "step": 103, "total_steps": 200, "left_s": 38}]}]})"));
   EXPECT_EQ(view.id, "train");
@@ -39,6 +40,8 @@ TEST(Picture, HasTheJobAndItsRanks) {
   EXPECT_EQ(view.ranks[0].lag, 3);
   EXPECT_EQ(view.ranks[0].collective, "all_reduce 7");
   EXPECT_EQ(view.ranks[0].waiting_s, 1.5);
+  EXPECT_EQ(view.ranks[0].gpu_own_memory_bytes, 77);
+  EXPECT_EQ(view.ranks[0].limits, "data 62 %");
   EXPECT_EQ(view.ranks[1].state, "stopped");
   EXPECT_EQ(view.progress.step, 103) << "of the foremost ranks";
   EXPECT_EQ(view.progress.steps_per_second, 2.5);

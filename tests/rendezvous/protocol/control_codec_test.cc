@@ -344,6 +344,12 @@ TEST(ControlCodec, AHeartbeatMayHaveTheRanks) {
                       .memory_bytes = 1 << 20,
                       .gpu_percent = 37,
                       .gpu_memory_bytes = std::int64_t{1} << 36,
+                      .gpu_own_memory_bytes = std::int64_t{1} << 35,
+                      .step_percent = StepShares{.data = 62.04,
+                                                 .forward = 10,
+                                                 .backward = 17.5,
+                                                 .communication = 3,
+                                                 .checkpoint = 0.01},
                       .slow = "why"}};
   const auto read = decode<AgentMessage>(body(encode(AgentMessage(beat))));
   ASSERT_TRUE(read) << read.error().message();
@@ -367,6 +373,15 @@ TEST(ControlCodec, RanksOutOfBoundsAreRefused) {
   EXPECT_FALSE(with("[" + row + R"(,"total_steps":0}])"));
   EXPECT_FALSE(with("[" + row + R"(,"gpu_memory_bytes":-1}])"));
   EXPECT_FALSE(with("[" + row + R"(,"gpu_percent":"x"}])"));
+  EXPECT_FALSE(with("[" + row + R"(,"gpu_own_memory_bytes":-1}])"));
+  const auto shares = [&](const std::string& backward) {
+    return with("[" + row + R"(,"step_percent":{"forward":1,"communication":0,"checkpoint":0)" +
+                backward + "}}]");
+  };
+  EXPECT_TRUE(shares(R"(,"backward":9,"of a later version":1)"));
+  EXPECT_FALSE(shares(""));
+  EXPECT_FALSE(shares(R"(,"backward":"x")"));
+  EXPECT_FALSE(with("[" + row + R"(,"step_percent":[]}])"));
   std::string many = "[" + row + "}";
   for (std::size_t i = 1; i <= kMaxRankRows; ++i) many += "," + row + "}";
   EXPECT_FALSE(with(many + "]"));
@@ -391,6 +406,12 @@ TEST(ControlCodec, TheLargestReportOfRanksFitsIntoAFrame) {
                                .memory_bytes = most,
                                .gpu_percent = 1.2345678901234567e-300,
                                .gpu_memory_bytes = most,
+                               .gpu_own_memory_bytes = most,
+                               .step_percent = StepShares{.data = 1.2345678901234567e-300,
+                                                          .forward = 1.2345678901234567e-300,
+                                                          .backward = 1.2345678901234567e-300,
+                                                          .communication = 1.2345678901234567e-300,
+                                                          .checkpoint = 1.2345678901234567e-300},
                                .slow = text});
   }
   EXPECT_TRUE(encode(AgentMessage(beat)));

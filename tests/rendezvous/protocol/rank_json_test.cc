@@ -31,6 +31,12 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                     .memory_bytes = 1 << 30,
                     .gpu_percent = 37,
                     .gpu_memory_bytes = std::int64_t{1} << 36,
+                    .gpu_own_memory_bytes = std::int64_t{1} << 35,
+                    .step_percent = StepShares{.data = 62.04,
+                                               .forward = 10,
+                                               .backward = 17.5,
+                                               .communication = 0.4,
+                                               .checkpoint = 1},
                     .slow = "why"};
   EXPECT_EQ(rank_json(row, {.host = "n", .node = NodeRank(2), .restarts = 1, .foremost_step = 100}),
             json({{"rank", 3},
@@ -48,6 +54,14 @@ TEST(RankJson, HasEveryFieldThatIsKnown) {
                   {"memory_bytes", 1 << 30},
                   {"gpu_percent", 37.0},
                   {"gpu_memory_bytes", std::int64_t{1} << 36},
+                  {"gpu_own_memory_bytes", std::int64_t{1} << 35},
+                  {"step_percent",
+                   {{"data", 62.04},
+                    {"forward", 10.0},
+                    {"backward", 17.5},
+                    {"communication", 0.4},
+                    {"checkpoint", 1.0}}},
+                  {"limits", "data 62 %, backward 18 %, forward 10 %, other 9 %, checkpoint 1 %"},
                   {"slow", "why"},
                   {"host", "n"},
                   {"node", 2},
@@ -59,6 +73,20 @@ TEST(RankJson, OnlyARankThatRunsHasATimeThatIsLeft) {
   EXPECT_EQ(rank_json(row, {})["left_s"], 4);
   row.state = "stopped";
   EXPECT_FALSE(rank_json(row, {}).contains("left_s"));
+}
+
+TEST(RankJson, LimitsAreTheSharesOfAStepFromTheLargest) {
+  const auto limits = [](const StepShares& shares) {
+    const json row = rank_json({.state = "running", .step_percent = shares}, {});
+    return row.value("limits", "none");
+  };
+  EXPECT_EQ(limits({.forward = 20, .backward = 40, .communication = 40}),
+            "backward 40 %, communication 40 %, forward 20 %");
+  EXPECT_EQ(limits({.forward = 20, .backward = 30}), "other 50 %, backward 30 %, forward 20 %")
+      << "where no loader tells, data is a part of the rest";
+  EXPECT_EQ(limits({.data = 100.0}), "data 100 %");
+  // An agent may send any number.
+  EXPECT_EQ(limits({.data = -1e300, .forward = 2e300, .backward = -5}), "none");
 }
 
 TEST(RankJson, StepsMayBeAnyNumbers) {

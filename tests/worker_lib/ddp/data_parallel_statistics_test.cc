@@ -2,13 +2,16 @@
 // arithmetic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/data.h>
 #include <torch/nn/modules/activation.h>
 
 #include "ddprun/data_parallel.h"
+#include "ddprun/sampler.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 #include "worker_lib/ddp/step_recorder.h"
+#include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/group/work_state.h"
 
 namespace ddprun {
@@ -409,6 +412,159 @@ TEST(StepRecorder, TakesTheEndOfTheWaitWhereNobodyHasSaidWhenAReductionEnded) {
   reduction->complete({});  // too late to count
   EXPECT_GE(step.buckets[0].done, step.compute + waiting);
   EXPECT_GE(step.exposed, waiting);
+}
+
+// --- shares in the worker's page
+
+class StepSharesOnPage : public testing::Test {
+ protected:
+  StepSharesOnPage() { notes_->reporter = WorkerReporter::open(WorkerEnv()); }
+
+  std::optional<StepShares> shares() const {
+    return read_step_shares(
+        MappedPages::map(notes_->reporter->place(), MappedPages::Access::kRead).value()[0]);
+  }
+
+  static void forward(StepRecorder& recorder, std::int64_t next_pass, Duration exchange = {}) {
+    recorder.forward_begins(next_pass);
+    if (exchange > Duration()) spend(exchange);
+    recorder.module_begins();
+    spend(kLong);
+    recorder.forward_ends();
+  }
+  static void backward(StepRecorder& recorder, std::int64_t pass, Duration communication = {}) {
+    recorder.pass_begins(pass);
+    recorder.is_synchronised(pass, [] { return std::vector<BucketTimes>(1); });
+    spend(kLong);
+    recorder.sent(0);
+    recorder.computed();
+    if (communication > Duration()) spend(communication);
+    recorder.reduced();
+    recorder.pass_ends();
+  }
+
+  // Returns the percentage of at least kLong in a step that took no longer than since `began`.
+  static double least(TimePoint began) {
+    return 100.0 * static_cast<double>(kLong.count()) /
+               static_cast<double>((BootClock::now() - began).count()) -
+           0.01;
+  }
+  static double sum(const StepShares& shares) {
+    return shares.data.value_or(0) + shares.forward + shares.backward + shares.communication +
+           shares.checkpoint;
+  }
+
+  const std::shared_ptr<detail::GroupNotes> notes_ = std::make_shared<detail::GroupNotes>();
+};
+
+TEST_F(StepSharesOnPage, AreThoseOfTheTimeSinceThePassBefore) {
+  StepRecorder recorder(1, notes_);
+  EXPECT_TRUE(notes_->times_loading);
+  const TimePoint began = BootClock::now();
+  backward(recorder, 1);
+  EXPECT_FALSE(shares()) << "it is not known when the first step began";
+  spend(2 * kLong);  // the optimizer, a loader and a checkpoint
+  notes_->loading_ns += kLong.count();
+  notes_->reporter->report_checkpoint(kLong);
+  forward(recorder, 2, kLong);
+  backward(recorder, 2, kLong);
+  const double enough = least(began);
+  ASSERT_TRUE(shares());
+  EXPECT_GE(shares()->data, enough);
+  EXPECT_GE(shares()->checkpoint, enough);
+  EXPECT_GE(shares()->forward, enough);
+  EXPECT_GE(shares()->backward, enough);
+  EXPECT_GE(shares()->communication, 2 * enough) << "before the forward and after the pass";
+  EXPECT_LE(sum(*shares()), 100.1);
+}
+
+TEST_F(StepSharesOnPage, AStepHasPassesThatAccumulate) {
+  StepRecorder recorder(1, notes_);
+  const TimePoint began = BootClock::now();
+  backward(recorder, 1);
+  for (int i = 0; i < 3; ++i) {
+    forward(recorder, 2);
+    recorder.pass_begins(2);
+    recorder.is_not_recorded();
+    spend(kLong);
+    recorder.computed();
+  }
+  forward(recorder, 2);
+  backward(recorder, 2);
+  const double enough = least(began);
+  ASSERT_TRUE(shares());
+  EXPECT_GE(shares()->forward, 4 * enough);
+  EXPECT_GE(shares()->backward, 4 * enough);
+  EXPECT_LE(sum(*shares()), 100.1);
+  EXPECT_FALSE(shares()->data) << "no loader has told of a wait";
+}
+
+TEST_F(StepSharesOnPage, AreThoseOfTheStepsThatAreRecorded) {
+  StepRecorder recorder(3, notes_);
+  for (std::int64_t pass = 1; pass <= 2; ++pass) {
+    backward(recorder, pass);
+    EXPECT_FALSE(shares()) << pass;
+  }
+  backward(recorder, 3);
+  const std::optional<StepShares> third = shares();
+  ASSERT_TRUE(third);
+  notes_->loading_ns += 1'000'000'000;
+  for (std::int64_t pass = 4; pass <= 5; ++pass) {
+    backward(recorder, pass);
+    EXPECT_EQ(shares(), third) << pass;
+  }
+}
+
+TEST_F(StepSharesOnPage, AStepThatFollowsAFailedPassHasNone) {
+  StepRecorder recorder(1, notes_);
+  backward(recorder, 1);
+  recorder.pass_begins(2);
+  recorder.is_synchronised(2, [] { return std::vector<BucketTimes>(1); });
+  backward(recorder, 3);
+  EXPECT_FALSE(shares());
+  backward(recorder, 4);
+  EXPECT_TRUE(shares());
+}
+
+TEST_F(StepSharesOnPage, WithoutTheOptionThereAreNone) {
+  StepRecorder recorder(0, notes_);
+  for (std::int64_t pass = 1; pass <= 3; ++pass) backward(recorder, pass);
+  EXPECT_FALSE(shares());
+  EXPECT_FALSE(notes_->times_loading);
+}
+
+// SlowNumbers: a dataset whose examples take kLong each.
+class SlowNumbers : public torch::data::datasets::Dataset<SlowNumbers, std::size_t> {
+ public:
+  std::size_t get(std::size_t index) override {
+    spend(kLong);
+    return index;
+  }
+  std::optional<std::size_t> size() const override { return 4; }
+};
+
+TEST(LoaderOfASampler, TellsTheGroupHowLongTheLoopWaitedIfItIsAsked) {
+  ThreadWorld(1).run([](ProcessGroup& group) {
+    DistributedSampler sampler(4, group);
+    for (const std::size_t workers : {0u, 1u}) {
+      const auto loader = torch::data::make_data_loader(
+          SlowNumbers(), sampler, torch::data::DataLoaderOptions(2).workers(workers));
+      const auto one_pass = [&] {
+        group.notes()->loading_ns = 0;
+        std::size_t samples = 0;
+        for (const auto& batch : *loader) samples += batch.size();
+        EXPECT_EQ(samples, 4u);
+        return Duration(group.notes()->loading_ns);
+      };
+      group.notes()->times_loading = false;
+      EXPECT_EQ(one_pass(), Duration());
+      group.notes()->times_loading = true;
+      const TimePoint began = BootClock::now();
+      const Duration waited = one_pass();
+      EXPECT_GE(waited, 4 * kLong - kLong / 10) << "workers: " << workers;
+      EXPECT_LE(waited, BootClock::now() - began);
+    }
+  });
 }
 
 }  // namespace

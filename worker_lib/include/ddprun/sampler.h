@@ -135,6 +135,11 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   void reach_loop(std::size_t samples);
   // Records that the last batch that next() handed out was not made, because the dataset threw.
   void miss_batch();
+  // Mark the beginning and the end of the loop's wait for a batch. begin_wait() returns what
+  // end_wait() takes. Without the option 'statistics_every' of DistributedDataParallel they do
+  // nothing.
+  std::int64_t begin_wait() const;
+  void end_wait(std::int64_t begun);
 
   std::shared_ptr<State> state_;
 };

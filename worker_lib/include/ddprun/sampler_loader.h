@@ -17,6 +17,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -57,8 +58,11 @@ class StatelessDataLoader<Dataset, Sampler>
 
  private:
   std::optional<typename Dataset::BatchType> next_batch() {
+    const std::int64_t begun = position().begin_wait();
     try {
-      return this->next();
+      auto batch = this->next();
+      position().end_wait(begun);
+      return batch;
     } catch (const WorkerException&) {
       miss_batch();
       throw;

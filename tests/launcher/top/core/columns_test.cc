@@ -41,6 +41,8 @@ TopRow full_row() {
   row.memory_bytes = 3ll << 30;
   row.gpu_percent = 40;
   row.gpu_memory_bytes = 70ll << 30;
+  row.gpu_own_memory_bytes = 60ll << 30;
+  row.limits = "data 62 %, backward 30 %, other 8 %";
   row.restarts = 2;
   row.slow = "12 % slower than the others, for 40 steps";
   return row;
@@ -59,7 +61,8 @@ TEST(Columns, ShowEachFieldForPeople) {
   const std::string line = line_of(cells, columns);
   EXPECT_THAT(line,
               HasSubstr("  1  node-with-a-long-name.c~      4  4711  running  1200     12.5"));
-  EXPECT_THAT(line, HasSubstr("    3  9.6 s  all_reduce 4711   100  3.0 GiB    40  70.0 GiB"));
+  EXPECT_THAT(line,
+              HasSubstr("    3  9.6 s  all_reduce 4711   100  3.0 GiB    40  70.0 GiB  60.0 GiB"));
   EXPECT_EQ(header_of(columns).find("STATE"), line.find("running")) << "texts begin together";
   EXPECT_EQ(header_of(columns).find("LAG"), line.find("  3  9.6 s")) << "numbers end together";
 }
@@ -75,7 +78,7 @@ TEST(Columns, OfWhichNoRankHasAValueAreLeftOut) {
 TEST(Columns, FitIntoEveryWidth) {
   const Cells cells = cells_of(full_row());
   std::size_t count = 0;
-  for (std::size_t width = 10; width <= 220; ++width) {
+  for (std::size_t width = 10; width <= 280; ++width) {
     const std::vector<Column> columns = place_columns({&cells, 1}, width);
     EXPECT_LE(width_of(line_of(cells, columns)), width) << width;
     EXPECT_LE(width_of(header_of(columns)), width) << width;
