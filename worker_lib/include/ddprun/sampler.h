@@ -87,8 +87,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   // make_data_loader() or a DistributedBatchSampler has set it. It is part of a checkpoint. It
   // is the same on every rank after the same steps.
   //
-  // Throws kUnsupported from the first next() of a pass until set_epoch() chooses another epoch,
-  // where no position describes what the loop has got:
+  // Throws kUnsupported from the first next() of a pass until a new pass begins, or set_epoch()
+  // chooses another epoch, where no position describes what the loop has got:
   // - if another thread than the caller's called next(), without a loader of make_data_loader()
   //   and without the option `prefetched`;
   // - with a loader that has several worker threads and enforce_ordering(false), until all
