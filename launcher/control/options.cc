@@ -152,8 +152,9 @@ bool names_file(const std::string& word) {
   return word.find('/') != std::string::npos || word.ends_with(".json");
 }
 
+// only_words: `--` was given, so no word is a file.
 Result<void> take_words(std::string_view command, ControlOptions& options,
-                        std::vector<std::string> words) {
+                        std::vector<std::string> words, bool only_words) {
   if (options.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
@@ -166,7 +167,8 @@ Result<void> take_words(std::string_view command, ControlOptions& options,
     options.signal = *signal;
     words.erase(words.begin());
   }
-  if (options.what == What::kFlight && std::ranges::any_of(words, names_file)) {
+  const bool takes_files = options.what == What::kFlight && !only_words;
+  if (takes_files && std::ranges::any_of(words, names_file)) {
     const auto job = std::ranges::find_if_not(words, names_file);
     if (job != words.end()) {
       return invalid_argument("give files or a job, not both: '" + *job + "' is not a file");
@@ -242,9 +244,8 @@ Result<ControlOptions> parse_control_options(std::string_view command,
                          "expected etcd or etcd-v2; other services need only --rdzv-endpoint")
         .within("--rdzv-backend");
   }
-  if (const Result<void> taken = take_words(command, options, std::move(words)); !taken) {
-    return taken.error();
-  }
+  const Result<void> taken = take_words(command, options, std::move(words), only_words);
+  if (!taken) return taken.error();
   if (asks_service && !options.files.empty()) {
     return invalid_argument("cannot be used with files, which are read on this host")
         .within("--rdzv-endpoint");

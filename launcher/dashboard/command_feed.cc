@@ -23,7 +23,7 @@ constexpr Duration kPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// Child: the process of the command. Lives until the process was reaped.
+// Child: the process of the command, which leads a group. Lives until the process was reaped.
 struct CommandFeed::Child {
   pid_t pid;
   stream_descriptor end;  // readable when the process has ended
@@ -31,7 +31,7 @@ struct CommandFeed::Child {
 };
 
 CommandFeed::~CommandFeed() {
-  if (child_ && !child_->is_reaped) kill(child_->pid, SIGKILL);
+  if (child_ && !child_->is_reaped) kill(-child_->pid, SIGKILL);
 }
 
 Result<void> CommandFeed::start() {
@@ -47,7 +47,7 @@ Result<void> CommandFeed::start() {
   UniqueFd end = pidfd_of(*pid);
   if (!end.valid()) {
     const int why = errno;
-    kill(*pid, SIGKILL);
+    kill(-*pid, SIGKILL);
     waitpid(*pid, nullptr, 0);
     return system_error("watch a process", why);
   }

@@ -18,9 +18,9 @@ void OutputEvents::add(std::string_view bytes) {
 }
 
 std::string OutputEvents::take() {
-  // A line that fills the buffer is not waited for.
+  // A line or update that fills the buffer is not waited for.
   const bool is_whole = is_ended_ || text_.size() == kMaxBytes;
-  const std::size_t end = is_whole ? text_.size() : text_.rfind('\n') + 1;
+  const std::size_t end = is_whole ? text_.size() : text_.find_last_of("\n\r") + 1;
   std::string events;
   if (end > 0 || left_out_ > 0) {
     nlohmann::json json{{"text", text_.substr(0, end)}};

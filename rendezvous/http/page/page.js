@@ -1,6 +1,6 @@
 // The page of the rendezvous service. It shows /status.json, which the service pushes as events of
-// /events. It asks for nothing while it is open, but for what rank.js shows. Every text of the status becomes textContent, so
-// none is read as markup.
+// /events. It asks for nothing while it is open, but for what rank.js shows. Every text of the
+// status becomes textContent, so none is read as markup.
 
 import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct}
   from "./actions.js";
@@ -674,7 +674,7 @@ function render() {
     ...(rank === null ? []
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)],
         ["rank-details", [id, rank, isDashboard() || row?.host, mayAct()],
-          () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id))],
+          () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id), render)],
         ["rank-restarts", [id, rank, failures, generations],
           () => restartsOfRank(job, rank, failuresOfRank(job, rank))]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
@@ -684,7 +684,6 @@ function render() {
     paintGenerations(job);
     paintRanks(job);
     fillRanks(job);
-    follow(source && job.phase !== "ended" ? byId("rank-details") : null);
   } else if (id !== null) {
     document.title = "ddprun";
     show([["none", [id, status.jobs_left_out], () => make("section", {},
@@ -696,6 +695,7 @@ function render() {
     const jobs = status.jobs.map(({ranks, ...job}) => [job, stepOf({ranks, ...job})]);
     show([["jobs", [jobs, status.jobs_left_out], jobList]]);
   }
+  follow(job && source && job.phase !== "ended" ? byId("rank-details") : null);
 }
 
 // --- the connection --------------------------------------------------------------------------------
@@ -791,6 +791,7 @@ byId("token").addEventListener("submit", async (event) => {
 });
 
 byId("main").addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return; // for the browser
   const cell = event.target.closest(".ranks span");
   const row = event.target.closest("#ranks tbody tr");
   const [id] = chosen();

@@ -2,7 +2,7 @@
 // and calls come as events of their own, only while this page shows the rank. Every text becomes
 // textContent.
 
-import {give, isDashboard, mayAct} from "./actions.js";
+import {give, isDashboard, learnRights, mayAct} from "./actions.js";
 import {make} from "./elements.js";
 
 const MOST_LINES = 200;
@@ -10,12 +10,13 @@ const MOST_CHARACTERS = 65536;
 
 // Colours and titles for a terminal, and other control characters but those of lines.
 const ESCAPES = new RegExp("\\u001b\\[[0-?]*[ -/]*[@-~]|" +
-  "\\u001b\\][^\\u0007\\u001b]*(?:\\u0007|\\u001b\\\\)|" +
+  "\\u001b\\][^\\u0007\\u001b\\n]*(?:\\u0007|\\u001b\\\\)|\\u001b[ -/]+[0-~]|" +
   "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f]", "g");
 
 // Returns the lines as a terminal would show them: a later part of a line replaces an earlier one.
 export const plainText = (text) => text.replace(ESCAPES, "").split("\n")
-  .map((line) => line.replace(/\r+$/, "").replace(/^.*\r/, "")).join("\n");
+  .map((line) => line.replace(/\r+$/, ""))
+  .map((line) => line.slice(line.lastIndexOf("\r") + 1)).join("\n");
 
 // Returns the last lines of the text, with their end.
 function lastLines(text) {
@@ -27,6 +28,7 @@ function lastLines(text) {
 class Follow {
   // nothing: what the note says while nothing has come. over(): what it says at the end.
   constructor(path, pre, note, nothing, over) {
+    note.textContent = "connecting";
     this.source = new EventSource(path);
     let text = "";
     const show = () => {
@@ -52,7 +54,7 @@ class Follow {
     });
     this.source.onerror = () => {
       note.textContent = this.source.readyState === EventSource.CLOSED
-        ? "It was refused: too many ranks are open." : "not connected";
+        ? "It was refused: open the rank again." : "not connected";
     };
   }
 
@@ -102,7 +104,7 @@ function commandsOf(id, rank, host) {
 }
 
 // Returns the button that shows the stack of the rank.
-function stackOf(id, rank, generation) {
+function stackOf(id, rank, generation, changed) {
   const pre = make("pre", {id: "rank-stack", tabindex: "0", hidden: ""});
   const note = make("span", {id: "rank-stack-note", role: "status"});
   const button = make("button", {id: "show-stack", type: "button"}, "Show its stack");
@@ -110,10 +112,14 @@ function stackOf(id, rank, generation) {
     button.disabled = true;
     note.textContent = " asking";
     try {
-      const {text, isLines} = await give("stacks", id, generation(), rank);
+      const {text, isLines, isForbidden} = await give("stacks", id, generation(), rank);
       note.textContent = isLines ? "" : ` ${text}`;
       pre.textContent = isLines ? plainText(text) : "";
       pre.hidden = !isLines;
+      if (isForbidden) {
+        await learnRights();
+        changed();
+      }
     } catch {
       note.textContent = " No answer came.";
     }
@@ -123,12 +129,13 @@ function stackOf(id, rank, generation) {
 }
 
 // Returns the section with what is known of the rank beyond the status. host(): its host; undefined
-// if that is not known. generation(): the one that the page shows.
-export function rankOf(id, rank, host, generation) {
+// if that is not known. generation(): the one that the page shows. changed(): called when there are
+// other buttons.
+export function rankOf(id, rank, host, generation, changed) {
   const section = make("section", {id: "rank-details"});
   if (isDashboard()) {
     const part = (what, title) => [make("h3", {id: `rank-${what}-title`}, title),
-      make("p", {class: "dim", id: `rank-${what}-note`, role: "status"}, "connecting"),
+      make("p", {class: "dim", id: `rank-${what}-note`, role: "status"}),
       make("pre", {id: `rank-${what}`, tabindex: "0", "aria-labelledby": `rank-${what}-title`})];
     section.dataset.rank = rank;
     section.elsewhere = () => `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
@@ -138,7 +145,7 @@ export function rankOf(id, rank, host, generation) {
   } else {
     section.append(commandsOf(id, rank, host()));
   }
-  if (mayAct()) section.append(stackOf(id, rank, generation));
+  if (mayAct()) section.append(stackOf(id, rank, generation, changed));
   return section;
 }
 

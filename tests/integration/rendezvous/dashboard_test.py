@@ -143,11 +143,11 @@ def press_buttons(binaries: pathlib.Path) -> None:
             assert page.evaluate("document.images.length") == 0
 
 
-# Prints lines, and one more for each file that appears. Rank 1 does not come back from SIGKILL.
+# Prints lines, and one more for each file that appears.
 TALKER = """
 say() { printf '%s\\n' "$1"; }
 say "rank $RANK begins: <img src=x onerror=\\"document.title='hurt'\\">"
-printf '10%%\\r100%%\\n\\033[31mred\\033[0m \\033]0;title\\007end\\n'
+printf '10%%\\r50%%\\r100%%\\n\\033[31mred\\033[0m \\033]0;title\\007end\\n'
 echo "to stderr" >&2
 i=0
 while :; do
@@ -221,6 +221,10 @@ def look_at_a_rank(binaries: pathlib.Path) -> None:
             page.wait_for(f"({output}).includes('rank 0 begins')")
             assert "it ended because of another rank" in page.text(), page.text()
             until(lambda: len(logs_of(dashboard)) == 1)
+            click(page, "home")
+            until(lambda: logs_of(dashboard) == [])
+            page.evaluate("history.back()")
+            page.wait_for(f"({output}).includes('rank 0 begins')")
             page.press("Escape")
             page.wait_for("document.getElementById('rank-output') === null")
             until(lambda: logs_of(dashboard) == [])
@@ -238,8 +242,8 @@ def look_at_a_rank(binaries: pathlib.Path) -> None:
             assert page.errors == [], page.errors
 
             refuse_others(url)
+            until(lambda: len(logs_of(dashboard)) == 1)
             left = logs_of(dashboard)
-            assert len(left) == 1, left
             dashboard.send_signal(signal.SIGINT)
             assert dashboard.wait(PATIENCE) == 128 + signal.SIGINT
             until(lambda: not pathlib.Path(f"/proc/{left[0]}").exists())

@@ -35,6 +35,12 @@ TEST(ControlOptions, FlightRecordsAreOfAJobOrOfFiles) {
   ASSERT_TRUE(files) << files.error().message();
   EXPECT_EQ(files->files, (std::vector<std::string>{"flight.json", "logs/other"}));
   EXPECT_EQ(files->job, "");
+  for (const char* id : {"team/train", "train.json"}) {
+    const Result<ControlOptions> named = parse_control_options("flight", {"--", id});
+    ASSERT_TRUE(named) << named.error().message();
+    EXPECT_EQ(named->job, id);
+    EXPECT_TRUE(named->files.empty());
+  }
   EXPECT_FALSE(parse_control_options("flight", {"flight.json", "train"})) << "one of both";
   EXPECT_FALSE(parse_control_options("flight", {"--rdzv-endpoint=node0", "flight.json"}));
   EXPECT_FALSE(parse_control_options("flight", {"--rdzv-endpoint=node0"})) << "which job?";

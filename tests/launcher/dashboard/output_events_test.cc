@@ -30,6 +30,16 @@ TEST(OutputEvents, HasWholeLines) {
   EXPECT_EQ(json_of(events.take()), Json({{"text", "three\n"}}));
 }
 
+TEST(OutputEvents, HasUpdatesOfALineThatHasNotEnded) {
+  OutputEvents events;
+  events.add("1%\r");
+  EXPECT_EQ(json_of(events.take()), Json({{"text", "1%\r"}}));
+  events.add("2%\r3");
+  EXPECT_EQ(json_of(events.take()), Json({{"text", "2%\r"}}));
+  events.add("%\n");
+  EXPECT_EQ(json_of(events.take()), Json({{"text", "3%\n"}}));
+}
+
 TEST(OutputEvents, EndsOnceWithTheRest) {
   OutputEvents events;
   events.add("rest");
