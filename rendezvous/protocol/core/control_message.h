@@ -206,7 +206,8 @@ struct Hello {
   JobSpec job;
   NodeSpec node;
   AgentStatus status;
-  // The last assignment that the agent got. A restarted service may have forgotten it.
+  // The last assignment that the agent got. A restarted service may have forgotten it. Its term is
+  // that in which the agent was served last.
   std::optional<Assignment> assignment;
   // The scheduler's job, if the agent looks for the service that runs for this job alone. Another
   // service must refuse it. Empty: the agent joins any service.
