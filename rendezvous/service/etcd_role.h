@@ -60,7 +60,7 @@ class EtcdRole final : public StateStore {
   void look();
   // Returns whether an agent that was served in this term (0: in none) has to wait for an election.
   // No service is known to lead, or the agent has just lost the one that is.
-  bool may_lead_soon(ServiceTerm served) const {
+  bool has_to_wait(ServiceTerm served) const {
     return !leads() && !unable_ && (leader_.empty() || served >= followed_);
   }
   // Returns what an agent is told while this service stands by.

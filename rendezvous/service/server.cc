@@ -383,7 +383,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (role_ && !role_->leads()) {
       role_->look();
       const ServiceTerm served = hello && hello->assignment ? hello->assignment->term : 0;
-      if (role_->may_lead_soon(served) && !await_leader_.contains(session->id)) {
+      if (role_->has_to_wait(served) && !await_leader_.contains(session->id)) {
         let_wait(session, *message);
       } else {
         send_away(session, role_->standby_answer());
@@ -404,8 +404,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                            message, BootClock::now()));
   }
 
-  // Keeps the first message of an agent until a service leads. If many agents were sent away, they
-  // would come again several times a second, and delay the election.
+  // Keeps the first message of an agent until a service leads, for kElectionTime at most. If many
+  // agents were sent away, they would come again several times a second, and delay the election.
   void let_wait(const SessionPtr& session, const AgentMessage& message) {
     if (await_leader_.empty())
       after(election_timer_, kElectionTime, [this] { answer_waiting_agents(); });
@@ -416,7 +416,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     election_timer_.cancel();
     for (const auto& [id, message] : std::exchange(await_leader_, {})) {
       const auto found = sessions_.find(id);
-      if (found == sessions_.end()) continue;
+      if (found == sessions_.end() || found->second->close_when_sent) continue;
       const SessionPtr session = found->second;
       if (role_->leads()) {
         receive_from(session, message);
