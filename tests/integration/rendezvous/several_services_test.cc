@@ -243,7 +243,8 @@ TEST_F(SeveralServices, DuringAnElectionAStandbyLetsAgentsWait) {
   }
 }
 
-// It is no use to name the leader to an agent that this leader has served: it is silent to it.
+// An agent that comes to a standby with the leader's term has lost that leader. So the leader's
+// address does not help it.
 TEST_F(SeveralServices, AnAgentThatHasLostTheLeaderWaitsAtAStandbyForTheNextOne) {
   const auto first = leader();
   ASSERT_TRUE(first) << all_err();
