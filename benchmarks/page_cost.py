@@ -70,6 +70,7 @@ class Pages:
         self._selector = selectors.DefaultSelector()
         self._sockets = []
         self._is_over = False
+        self._failed = None  # why the thread ended early
         self.bytes = 0
         host, _, port = address.rpartition(":")
         for _ in range(count):
@@ -82,12 +83,15 @@ class Pages:
         self._thread = threading.Thread(target=self._read)
 
     def _read(self) -> None:
-        while not self._is_over:
-            for key, _ in self._selector.select(0.2):
-                data = key.fileobj.recv(1 << 20)
-                if not data:
-                    raise RuntimeError("the service has closed a page")
-                self.bytes += len(data)
+        try:
+            while not self._is_over:
+                for key, _ in self._selector.select(0.2):
+                    data = key.fileobj.recv(1 << 20)
+                    if not data:
+                        raise RuntimeError("the service has closed a page")
+                    self.bytes += len(data)
+        except (OSError, RuntimeError) as failed:
+            self._failed = failed
 
     def __enter__(self) -> "Pages":
         self._thread.start()
@@ -98,6 +102,8 @@ class Pages:
         self._thread.join()
         for page in self._sockets:
             page.close()
+        if self._failed:
+            raise self._failed
 
 
 @contextlib.contextmanager

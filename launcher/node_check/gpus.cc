@@ -98,7 +98,7 @@ struct Driver {
 };
 
 // GpuCheck: checks one GPU, on one thread. A step returns false after a call that failed, which
-// `measured` tells.
+// `measured_` tells.
 class GpuCheck {
  public:
   GpuCheck(const Driver& driver, double limit) : driver_(driver), limit_(limit) {}
@@ -258,10 +258,14 @@ void report_gpus(int most, double limit) {
 std::string check_gpus(const GpuPlan& plan) {
   const Deadline deadline(plan.patience);
   const CommandOutput output = output_of(
-      {plan.ddprun, kGpuCheckCommand, concat(plan.gpus), printed("%.0f", plan.limit)}, deadline);
-  return fault_in_gpu_report(output.text, deadline.passed()
-                                              ? concat("no result within ", plan.patience)
-                                              : "its check ended without a result");
+      {plan.ddprun, kGpuCheckCommand, concat(plan.gpus), printed("%.17g", plan.limit)}, deadline);
+  std::string missing = "its check ended without a result";
+  if (!output.is_started) {
+    missing = "its check could not be started";
+  } else if (deadline.passed()) {
+    missing = concat("no result within ", plan.patience);
+  }
+  return fault_in_gpu_report(output.text, missing);
 }
 
 void run_gpu_check(const std::vector<std::string>& arguments) {

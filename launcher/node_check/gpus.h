@@ -28,9 +28,8 @@ struct GpuPlan {
 // fault, and its process is killed. Blocks; any thread.
 std::string check_gpus(const GpuPlan& plan);
 
-// Runs the hidden command, with its arguments, and prints a GpuReport to stdout. Never returns to
-// code that could use the driver: ends the process with 0, or 2 if the
-// arguments are wrong.
+// Runs the hidden command: prints a GpuReport to stdout. Ends the process with 0, or with 2 if the
+// arguments are wrong, without running the driver's own end.
 [[noreturn]] void run_gpu_check(const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

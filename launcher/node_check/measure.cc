@@ -236,7 +236,11 @@ NodeMeasurements measure_node(const std::string& directory, const NodeLimits& li
                               NodeStep& step) {
   NodeMeasurements measured;
   measured.throttled = 1;
-  for (int i = 0; i < kCoreTries && measured.throttled > limits.throttled; ++i) {
+  // A wrong digest is a fault at once: a later try must not hide it.
+  const auto is_wanted = [&] {
+    return measured.throttled > limits.throttled && measured.digest == kKnownDigest;
+  };
+  for (int i = 0; i < kCoreTries && is_wanted(); ++i) {
     const double throttled = share_throttled([&] {
       step = "core";
       measure_core(limits, measured);

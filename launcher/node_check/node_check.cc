@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "launcher/node_check/gpus.h"
 #include "launcher/node_check/measure.h"
-#include "launcher/process/own_program.h"
 
 namespace ddprun {
 namespace {
@@ -38,7 +37,8 @@ std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step) {
   if (!fault.empty() || plan.limits.gpu == 0) return fault;
   // After the links: a neighbour does not wait for GPUs that need seconds to start.
   step = "gpu";
-  return check_gpus({.ddprun = own_program(), .gpus = plan.workers, .limit = plan.limits.gpu});
+  // The kernel finds this program also after its file was removed.
+  return check_gpus({.ddprun = "/proc/self/exe", .gpus = plan.workers, .limit = plan.limits.gpu});
 }
 
 // Returns what is wrong with the node; empty: nothing is.

@@ -41,6 +41,7 @@ CommandOutput output_of(const std::vector<std::string>& command, const Deadline&
                      .errors = errors == Stderr::kRead ? output : ProgramStart::kNull});
   pipe->write.reset();
   if (!pid) return result;
+  result.is_started = true;
   const UniqueFd program = pidfd_of(*pid);  // its pid may be reused after it is reaped
 
   const TimePoint until = BootClock::now() + deadline.remaining();

@@ -11,7 +11,8 @@
 namespace ddprun {
 
 struct CommandOutput {
-  std::string text;  // at most 1 MiB
+  std::string text;         // at most 1 MiB
+  bool is_started = false;  // the program was
   // nullopt: the program could not be started or was killed here, or the agent reaped it.
   std::optional<int> exit_code;
 };

@@ -9,8 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
-
 namespace ddprun {
 
 // The FNV-1a hash of the product that multiply() of gpu_kernels.h makes of kMatrixSide x

@@ -13,8 +13,8 @@
 namespace ddprun {
 
 // How often something is measured. Invariant: A measurement is repeated until a try is within its
-// limit, at least twice and at most 10 times. The first try makes pages, fills caches and opens
-// windows.
+// limit, at least twice and at most 10 times. While a CPU quota stops core and memory, both are
+// measured again, 3 times in all. The first try makes pages, fills caches and opens windows.
 inline constexpr int kTries = 10;
 inline constexpr int kLeastTries = 2;
 
@@ -26,7 +26,8 @@ struct NodeLimits {
   double loopback = 20e6;                         // bytes each second, at least
   double link = 10e6;                             // bytes each second of an exchange, at least
   double gpu = 10e9;        // bytes copied each second in a GPU, at least; 0: none is checked
-  double throttled = 0.25;  // share of the time in which its control groups stopped it, at most
+  double throttled = 0.25;  // time in which a CPU quota stopped it, at most. It is a share of that
+                            // time and its own CPU time
 
   friend bool operator==(const NodeLimits&, const NodeLimits&) = default;
 };
@@ -40,7 +41,7 @@ struct NodeMeasurements {
   Duration core{};             // CPU time of the fastest try
   double memory = 0;           // bytes each second of CPU time, of the fastest copy
   double loopback = 0;         // bytes each second, of the fastest try
-  double throttled = 0;        // share of the time
+  double throttled = 0;        // of the least stopped try; a share as in NodeLimits
   std::string disk_error;      // why the disk cannot be written; empty: it can
   std::string loopback_error;  // likewise
 };

@@ -19,12 +19,14 @@ CommandOutput shell(const std::string& script, Stderr errors = Stderr::kDropped)
 
 TEST(CommandOutput, OfAProgramThatIsNotThereIsEmpty) {
   const CommandOutput output = output_of({"no-such-program"}, Deadline(seconds(20)));
+  EXPECT_FALSE(output.is_started);
   EXPECT_EQ(output.text, "");
   EXPECT_EQ(output.exit_code, std::nullopt);
 }
 
 TEST(CommandOutput, HoldsWhatIsPrintedAndTheExitCode) {
   const CommandOutput output = shell("echo out; echo err >&2; exit 3");
+  EXPECT_TRUE(output.is_started);
   EXPECT_EQ(output.text, "out\n");
   EXPECT_EQ(output.exit_code, 3);
   EXPECT_EQ(shell("echo out; echo err >&2", Stderr::kRead).text, "out\nerr\n");

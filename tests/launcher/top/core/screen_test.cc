@@ -204,21 +204,22 @@ TEST_F(TopScreenTest, AsTextItHasAllRanks) {
   EXPECT_THAT(text, Not(HasSubstr(" \n")));
 }
 
-// A busy machine may stop the test for a moment, so the best of several tries counts. A sanitizer
-// takes about 30 times as long.
-TEST_F(TopScreenTest, AThousandRanksTakeLessThanFiveMilliseconds) {
-  JobView view = job_of(1000);
+// It takes about 20 ms, and seconds if the time grows with the square of the ranks. A busy machine
+// may stop the test for a moment, so the best of several tries counts. A sanitizer takes about 30
+// times as long.
+TEST_F(TopScreenTest, TheTimeForThousandsOfRanksIsNotQuadratic) {
+  JobView view = job_of(4000);
   for (TopRow& row : view.ranks) row.collective = "all_reduce 4711";
   press("/node r");
   using Clock = std::chrono::steady_clock;
   Clock::duration best = std::chrono::hours(1);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 5; ++i) {
     const auto begun = Clock::now();
     screen_.show(view);
     EXPECT_EQ(lines({.columns = 200, .rows = 60}).size(), 60u);
     best = std::min(best, Clock::now() - begun);
   }
-  EXPECT_LT(best, std::chrono::milliseconds(testing_support::kSanitized ? 1000 : 5));
+  EXPECT_LT(best, std::chrono::milliseconds(testing_support::kSanitized ? 6000 : 200));
 }
 
 }  // namespace
