@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <set>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/concat.h"
 #include "worker_lib/data/core/shard_order.h"
 #include "worker_lib/data/epoch_notes.h"
+#include "worker_lib/group/notes.h"
 #include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/sha256.h"
 
@@ -81,12 +81,13 @@ struct DistributedSampler::State {
   // Facts about the loader of this pass.
   bool is_ahead = false;  // requests samples before the loop wants them
   bool is_in_order = true;
-  bool is_announced = false;   // by a loader, whose reset() comes next
-  bool has_loader = false;     // of make_data_loader()
-  std::size_t requested = 0;   // handed out up to the loader's last request ahead of the loop
-  std::size_t last_batch = 0;  // handed out by the last next()
-  std::size_t missed = 0;      // of it, because the dataset failed to make the batch
-  std::set<std::thread::id> drawn_by = {};  // the callers of next() in this pass
+  bool is_announced = false;      // by a loader, whose reset() comes next
+  bool has_loader = false;        // of make_data_loader()
+  std::size_t requested = 0;      // handed out up to the loader's last request ahead of the loop
+  std::size_t last_batch = 0;     // handed out by the last next()
+  std::size_t missed = 0;         // of it, because the dataset failed to make the batch
+  std::thread::id drawn_by = {};  // the last caller of next() in this pass
+  bool has_several_drawers = false;
   // Samples in a rank's batch, and in the global batch of the loaded state; 0: not known.
   std::size_t batch_size = 0;
   std::size_t saved_global_batch = 0;
@@ -109,8 +110,8 @@ struct DistributedSampler::State {
   // Returns whether next() ran on another thread than this one, which may be ahead of the loop.
   bool is_drawn_elsewhere() const {
     return pass == Pass::kOfThisEpoch && !has_loader && !options.prefetched &&
-           std::ranges::any_of(drawn_by,
-                               [](std::thread::id id) { return id != std::this_thread::get_id(); });
+           (has_several_drawers ||
+            (drawn_by != std::thread::id() && drawn_by != std::this_thread::get_id()));
   }
 
   void choose(std::int64_t chosen_epoch, std::size_t chosen_start) {
@@ -270,7 +271,8 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   rest.begin = std::exchange(s.start, 0);
   s.shard = ShardOrder(rest);
   s.handed_out = s.reached = s.requested = s.missed = 0;
-  s.drawn_by.clear();
+  s.drawn_by = {};
+  s.has_several_drawers = false;
   s.has_loader = std::exchange(s.is_announced, false);
   if (!s.has_loader) {
     s.is_ahead = false;
@@ -283,7 +285,9 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
   State& s = *state_;
   if (s.pass == State::Pass::kNone) reset();
-  s.drawn_by.insert(std::this_thread::get_id());
+  const auto here = std::this_thread::get_id();
+  s.has_several_drawers |= s.drawn_by != std::thread::id() && s.drawn_by != here;
+  s.drawn_by = here;
   const std::size_t end = std::min(s.handed_out + batch_size, s.shard.size());
   if (s.handed_out == end) return std::nullopt;
   std::vector<std::size_t> indices;
