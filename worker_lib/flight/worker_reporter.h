@@ -7,8 +7,8 @@
 // A page belongs to the process that has opened it. The child of a fork has a copy of the
 // reporter, which reports nothing.
 //
-// The Context and every call in flight own it. Any thread reports. The calls of one group begin
-// on one thread at a time, and end on any thread.
+// The Context, its groups and every call in flight own it. Any thread reports. The calls of one
+// group begin on one thread at a time, and end on any thread.
 #pragma once
 
 #include <cstddef>

@@ -17,11 +17,11 @@ class WorkerReporter;
 namespace ddprun::detail {
 
 struct GroupNotes {
-  // For how many ns the training loop has waited for loaders of samplers that were made
-  // with the group. They take the time only if times_loading is set.
+  // For how many ns the training loop has waited for loaders of samplers that follow the group
+  // (DistributedSampler::follow_group). They take the time only if times_loading is set.
   std::atomic<std::int64_t> loading_ns = 0;
   std::atomic<bool> times_loading = false;
-  // Reports the group's calls. The group sets it when it is made, and nothing changes it.
+  // Reports the group's calls, while the group exists. The group sets it.
   std::shared_ptr<WorkerReporter> reporter = nullptr;
   // Checks that a checkpoint must settle first. All groups of a Context share them.
   std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();

@@ -336,6 +336,7 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
 // parent. So in the child the backend is released and not destroyed.
 ProcessGroup::~ProcessGroup() {
   notes_->has_ended = true;
+  notes_->reporter.reset();
   if (!reporter_->is_of_this_process()) static_cast<void>(backend_.release());
 }
 
