@@ -6,14 +6,18 @@
 namespace ddprun {
 namespace {
 
-bool do_contradict(const ChosenEpochs& a, const ChosenEpochs& b) {
-  if (a.empty() || b.empty() || a.front().epoch == b.front().epoch) return false;
-  return !std::ranges::count(a, b.front()) && !std::ranges::count(b, a.front());
-}
-
 const ChosenEpoch* choice_of(const ChosenEpochs& rank, const std::string& sampler) {
   const auto found = std::ranges::find(rank, sampler, &ChosenEpoch::sampler);
   return found == rank.end() ? nullptr : &*found;
+}
+
+bool do_contradict(const ChosenEpochs& a, const ChosenEpochs& b) {
+  if (a.empty() || b.empty() || a.front().epoch == b.front().epoch) return false;
+  // Ranks without a common sampler, as with data of their own, are compared by epoch alone.
+  if (std::ranges::none_of(a, [&](const ChosenEpoch& one) { return choice_of(b, one.sampler); }))
+    return !std::ranges::count(a, b.front().epoch, &ChosenEpoch::epoch) &&
+           !std::ranges::count(b, a.front().epoch, &ChosenEpoch::epoch);
+  return !std::ranges::count(a, b.front()) && !std::ranges::count(b, a.front());
 }
 
 // Returns the newest sampler of one rank that the other one has, too; else the newest one.

@@ -24,8 +24,8 @@ struct ChosenEpoch {
 using ChosenEpochs = std::vector<ChosenEpoch>;
 
 // Returns the ranks by their epoch; empty if no two ranks contradict each other. Two ranks do if
-// neither has a sampler that chose what is newest on the other. Ranks without a choice are left
-// out.
+// neither has a sampler that chose what is newest on the other. Two ranks without a common sampler
+// do if neither has any choice of the other's newest epoch. Ranks without a choice are left out.
 std::map<std::int64_t, std::vector<int>> ranks_by_epoch(const std::vector<ChosenEpochs>& ranks);
 
 }  // namespace ddprun

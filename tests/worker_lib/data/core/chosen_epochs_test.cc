@@ -45,5 +45,13 @@ TEST(RanksByEpoch, ContradictEachOtherAlsoWithSamplersThatOneRankOnlyHas) {
               ElementsAre(Pair(0, ElementsAre(1)), Pair(1, ElementsAre(0))));
 }
 
+// Each rank may have data of its own, and one of them a sampler for evaluation, too.
+TEST(RanksByEpoch, AreEmptyIfRanksWithoutACommonSamplerHaveChosenTheSameEpoch) {
+  const ChosenEpoch of_8{.epoch = 5, .sampler = "train of 8"};
+  const ChosenEpoch of_9{.epoch = 5, .sampler = "train of 9"};
+  EXPECT_THAT(ranks_by_epoch({{eval(0), of_8}, {of_9}}), IsEmpty());
+  EXPECT_THAT(ranks_by_epoch({{of_9}, {eval(0), of_8}}), IsEmpty());
+}
+
 }  // namespace
 }  // namespace ddprun
