@@ -397,6 +397,7 @@ class Agent {
     store_.close();
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
   }
+  void act(const LeaveAtOnce&) { rendezvous_.hurry(); }
 
   void stop_looking() {
     hang_monitor_.end();

@@ -463,8 +463,9 @@ void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& t
   if (!server_) return then();
   const bool has_etcd = config_.rendezvous.mode == Rendezvous::Mode::kEtcd;
   const auto end = [this, has_etcd, then] {
-    if (!has_etcd || !server_) return then();
     if (std::exchange(is_draining_, true)) return;
+    end_wait_ = nullptr;
+    if (!has_etcd || !server_) return then();
     const auto once = [this, then, is_over = std::make_shared<bool>(false)] {
       if (std::exchange(*is_over, true)) return;
       drained_.cancel();
@@ -478,6 +479,7 @@ void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& t
   };
   const NodeRange& nodes = config_.options.nodes;
   if (has_etcd && is_before_end && nodes.min < nodes.max) return end();
+  end_wait_ = end;
   server_->when_idle(end);
   const Duration grace = config_.options.grace.value_or(config_.default_grace);
   drained_.expires_after(kDrainTimeout + (is_before_end ? grace : Duration::zero()));
@@ -486,7 +488,16 @@ void RendezvousHandler::drain(bool is_before_end, const std::function<void()>& t
   });
 }
 
+void RendezvousHandler::hurry() {
+  const std::function<void()> end = end_wait_;
+  if (!end) return;
+  log_.warning("second SIGINT: not waiting for the other nodes");
+  drained_.cancel();
+  end();
+}
+
 void RendezvousHandler::close() {
+  end_wait_ = nullptr;
   link_.reset();
   server_.reset();
   drained_.cancel();

@@ -77,6 +77,9 @@ class RendezvousHandler {
   // agents have left: for kDrainTimeout at most, with `word` also for the grace of their workers.
   void leave(std::optional<Leave> word, std::function<void()> then);
 
+  // Ends the wait of leave() for other agents. No effect before that wait.
+  void hurry();
+
   // Closes link and service at once. No callback is called any more.
   void close();
 
@@ -109,7 +112,8 @@ class RendezvousHandler {
   std::string local_addr_;       // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;
   std::optional<std::uint16_t> own_port_;  // where this node listens
-  bool is_draining_ = false;               // the service is
+  std::function<void()> end_wait_;         // for other agents; null: there is no wait
+  bool is_draining_ = false;               // that wait has ended
   bool may_listen_ = false;                // this node may still listen on the taken port
   ExitCode exit_code_ = ExitCode::kAddress;
 };

@@ -28,7 +28,12 @@ Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options))
 
 SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) {
   now_ = now;
-  if (state_ != State::kExited) std::visit([this](const auto& what) { on(what); }, event);
+  const auto* const signal = std::get_if<UserSignal>(&event);
+  if (state_ != State::kExited) {
+    std::visit([this](const auto& what) { on(what); }, event);
+  } else if (signal && insists(*signal)) {
+    act(LeaveAtOnce{});
+  }
   return std::exchange(out_, {});
 }
 
@@ -412,12 +417,9 @@ void Supervisor::on(const UserSignal& signal) {
       signal.signal != options_.checkpoint_signal) {
     return relay(signal);
   }
-  const bool repeated = signal.signal == SIGINT &&
-                        std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
+  const bool is_again = insists(signal);
   if (leaving_ != 0) {
-    // Slurm repeats SIGTERM by itself. Only a person presses Ctrl-C twice.
-    const bool insists = signal.signal == SIGINT && (repeated || leaving_ != SIGINT);
-    if (insists && has_workers()) {
+    if (is_again && has_workers()) {
       say(Say::Level::kWarning, "second SIGINT: killing all workers");
       kill();
     }
@@ -427,6 +429,14 @@ void Supervisor::on(const UserSignal& signal) {
                      signal.meaning == UserSignal::Meaning::kSignal;
   if (saves && may_still_save()) return save_on_term(signal);
   leave(signal);
+}
+
+// Returns whether a person presses Ctrl-C after the signal that ends this node. Slurm repeats
+// SIGTERM by itself.
+bool Supervisor::insists(const UserSignal& signal) {
+  if (signal.signal != SIGINT) return false;
+  const bool repeated = std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
+  return leaving_ != 0 && (repeated || leaving_ != SIGINT);
 }
 
 // Returns whether the workers run without a failure, or have succeeded.

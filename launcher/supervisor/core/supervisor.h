@@ -15,7 +15,7 @@
 //   kRunning    workers run
 //   kStopping   workers were told to end, or killed; waits until no descendant is left
 //   kFinished   every worker has reached its end and nothing is left; waits for the job's verdict
-//   kExited     the Exit action was returned; nothing happens any more
+//   kExited     the Exit action was returned; only LeaveAtOnce may follow
 //
 //   event              kIdle         kRunning            kStopping           kFinished
 //   Assignment g new   -> kRunning,  -                   -                   -
@@ -189,9 +189,10 @@ struct Exit {
   int code = 0;
   std::optional<Verdict> verdict;  // to report: the service's, or what this node knows without it
 };
+struct LeaveAtOnce {};  // after Exit: a service in this process waits for no other node any more
 using SupervisorAction = std::variant<CheckNode, StartWorkers, SignalTree, KillTree, SuspendTree,
                                       ResumeTree, SignalWorkers, LookAtWorkers, ReleaseGeneration,
-                                      SendStatus, SendLeave, Say, ReportRestart, Exit>;
+                                      SendStatus, SendLeave, Say, ReportRestart, Exit, LeaveAtOnce>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 struct SupervisorOptions {
@@ -258,6 +259,7 @@ class Supervisor {
   void signal_workers(int signal, std::optional<LocalRank> rank);
   void relay(const UserSignal& signal);
   void ask_to_save(const UserSignal& signal);
+  bool insists(const UserSignal& signal);
   void leave(const UserSignal& signal);
   void tell_to_save(const UserSignal& signal);
   bool may_still_save() const;

@@ -118,6 +118,16 @@ TEST_F(NodeCheckGpusTest, ADriverThatCrashesHarmsOnlyTheCheck) {
               HasSubstr("gpu 1 (0000:9d:00.0): its check ended without a result"));
 }
 
+TEST_F(NodeCheckGpusTest, ACheckThatCannotBeStartedIsTold) {
+  EXPECT_EQ(check_gpus({.ddprun = directory_ / "no-such", .limit = 1}),
+            "gpu: its check could not be started");
+}
+
+TEST_F(NodeCheckGpusTest, ASmallLimitIsNotZero) {
+  auto job = start({"--node-check=gpu=1e-7,core=5000,memory=1,loopback=0.1", "true"}, two_gpus(""));
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
 TEST_F(NodeCheckGpusTest, ANodeWithoutGpusIsFit) {
   Variables none = two_gpus("");
   none[1].second = "";

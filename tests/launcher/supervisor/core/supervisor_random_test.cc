@@ -137,6 +137,7 @@ class Node {
     EXPECT_EQ(supervisor_.state(), State::kRunning);
   }
   void perform(const SendStatus&) {}
+  void perform(const LeaveAtOnce&) { EXPECT_TRUE(exit_); }
   void perform(const Say& say) { EXPECT_FALSE(say.text.empty()); }
   void perform(const ReportRestart&) {}
 

@@ -357,6 +357,22 @@ TEST_F(SupervisorTest, OneSigintThatComesBothDirectlyAndByTheGuardianIsOne) {
   }
 }
 
+TEST_F(SupervisorTest, ASecondCtrlCAfterTheEndOfTheWorkersEndsTheWaitForOtherNodes) {
+  using Way = UserSignal::Way;
+  run();
+  step(UserSignal{SIGINT, Way::kDirect});
+  exited(0, 1);
+  exited(1, 1);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  step(UserSignal{SIGTERM});
+  EXPECT_FALSE(has<LeaveAtOnce>()) << "Slurm sends it, too";
+  step(UserSignal{SIGINT, Way::kGuardian});
+  EXPECT_FALSE(has<LeaveAtOnce>()) << "the guardian's copy";
+  step(UserSignal{SIGINT, Way::kDirect});
+  EXPECT_TRUE(has<LeaveAtOnce>());
+}
+
 TEST_F(SupervisorTest, ASignalBeforeAnyWorkerEndsAtOnce) {
   step(UserSignal{SIGTERM});
   ASSERT_TRUE(exit_);
