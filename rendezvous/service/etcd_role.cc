@@ -68,7 +68,7 @@ void EtcdRole::looked(const Result<LeaderKey>& key) {
   leader_ = key->value;
   followed_ = key->created;
   if (std::exchange(found_nobody_, found_nobody) && found_nobody) return stand();
-  if (!found_nobody) return events_.follows();
+  if (!found_nobody) return events_.has_answer();
   is_looking_ = true;
   const auto most = static_cast<std::uint64_t>(std::max<Duration>(*looks_on_, Duration(1)).count());
   again_.expires_after(Duration(static_cast<std::int64_t>(rng_.below(most))));
@@ -97,6 +97,7 @@ void EtcdRole::note_trouble(const std::optional<Error>& why) {
   trouble_.reset();
   if (why) trouble_ = why->message();
   if (is_new) trouble_log_.error(*trouble_);
+  if (why) events_.has_answer();
 }
 
 EtcdStateEvents EtcdRole::events_of_state() {
@@ -175,7 +176,7 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
     tell("the leader's process is gone");
     state_->leader_process_gone();
   });
-  events_.follows();
+  events_.has_answer();
 }
 
 Silence EtcdRole::standby_answer() const {

@@ -157,7 +157,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                        .leads = [this](const ServiceState& past) { lead(past); },
                        .resumed = [this] { resume(); },
                        .stepped_down = [this](const std::string& why) { step_down(why); },
-                       .follows = [this] { answer_waiting_agents(); }},
+                       .has_answer = [this] { answer_waiting_agents(); }},
         looks_on);
     role_ = role.get();
     writer_ = std::move(role);

@@ -164,6 +164,7 @@ TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
                      "--node-rank=" + std::to_string(rank),
                      "--rdzv-endpoint=" + held.endpoint(),
                      "--hang-timeout=0.4",
+                     "--shutdown-grace=1",  // so long the first node waits for the other's workers
                      "sh",
                      "-c",
                      "echo $$ > worker.$RANK; exec sleep 1000"};

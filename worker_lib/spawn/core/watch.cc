@@ -13,13 +13,16 @@ SpawnWatch::Act SpawnWatch::on_end(int rank, const RankEnd& end, TimePoint now) 
   DDPRUN_ASSERT(!has_ended(rank), "a rank ends once");
   ends_[rank] = Ended{.end = end, .as_told = is_as_told(end)};
   --living_;
-  if (!end.well && stage_ == Stage::kRunning) first_failed_ = rank;
+  if (!end.well && stage_ == Stage::kRunning && !first_failed_) first_failed_ = rank;
   if (living_ == 0) {
     stage_ = Stage::kOver;
     next_.reset();
     return Act::kNothing;
   }
-  return first_failed_ && stage_ == Stage::kRunning ? terminate(now) : Act::kNothing;
+  if (!first_failed_ || stage_ != Stage::kRunning) return Act::kNothing;
+  if (!awaits_cause()) return terminate(now);
+  if (!next_) next_ = now + kCauseTime;
+  return Act::kNothing;
 }
 
 SpawnWatch::Act SpawnWatch::on_stop(Haste haste, TimePoint now) {
@@ -30,6 +33,7 @@ SpawnWatch::Act SpawnWatch::on_stop(Haste haste, TimePoint now) {
 
 SpawnWatch::Act SpawnWatch::on_time(TimePoint now) {
   if (!next_ || now < *next_) return Act::kNothing;
+  if (stage_ == Stage::kRunning) return terminate(now);
   if (stage_ == Stage::kTerminating) return kill(now);
   stage_ = Stage::kOver;
   next_.reset();
@@ -69,6 +73,12 @@ bool SpawnWatch::failed_by_itself(int rank) const {
   if (rank < 0 || static_cast<std::size_t>(rank) >= ends_.size() || !has_ended(rank)) return false;
   const Ended& ended = *ends_[rank];
   return !ended.end.well && !ended.as_told;
+}
+
+// Returns whether the failure that is reported so far names a peer that still runs.
+bool SpawnWatch::awaits_cause() const {
+  const int peer = ends_[*story()]->end.blamed_peer;
+  return peer >= 0 && static_cast<std::size_t>(peer) < ends_.size() && !has_ended(peer);
 }
 
 }  // namespace ddprun

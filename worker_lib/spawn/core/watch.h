@@ -5,9 +5,11 @@
 //   killing      the grace period is over, or there was none: all got SIGKILL
 //   over         all have ended, or the kernel cannot end the remaining ones
 //
-// The first failure or a stop leads from running to terminating. The end of the grace period, or
-// a stop without grace, leads to killing. The last end, or the end of kRankKillPatience, leads
-// to over. No transition leads back.
+// The first failure or a stop leads from running to terminating. A failure that names a lost peer
+// that still runs does so after kCauseTime, or when the peer has ended: else the peer could be
+// ended while it is about to report what happened. The end of the grace period, or a stop without
+// grace, leads to killing. The last end, or the end of kRankKillPatience, leads to over. No
+// transition leads back.
 //
 // The first failure is reported, unless it only follows from the end of another rank. A rank
 // notices a peer's death by their connection before the monitor does, and throws a kPeerLost
@@ -26,6 +28,9 @@ namespace ddprun {
 // How long SIGKILL may take to end a rank. After that, the failure is reported without that
 // rank's end.
 inline constexpr Duration kRankKillPatience = std::chrono::seconds(30);
+
+// How long the end of a rank that others have lost is awaited.
+inline constexpr Duration kCauseTime = std::chrono::seconds(1);
 
 struct RankEnd {
   bool well = false;
@@ -68,6 +73,7 @@ class SpawnWatch {
   Act kill(TimePoint now);
   bool is_as_told(const RankEnd& end) const;
   bool failed_by_itself(int rank) const;
+  bool awaits_cause() const;
 
   Duration grace_;
   Stage stage_ = Stage::kRunning;

@@ -71,17 +71,35 @@ TEST(SpawnWatch, ARankThatOnlyLostAPeerIsNotTheStoryWhereThePeerHasFailed) {
   EXPECT_EQ(watch.story(), 1);
 }
 
+TEST(SpawnWatch, APeerThatIsLostGetsTheTimeToEndByItself) {
+  SpawnWatch watch(3, kGrace);
+  EXPECT_EQ(watch.on_end(0, lost(1), at(1)), Act::kNothing);
+  EXPECT_EQ(watch.next_time(), at(2));
+  EXPECT_EQ(watch.on_end(1, kThrew, at(1)), Act::kTerminate);
+  EXPECT_EQ(watch.next_time(), at(31));
+  watch.on_end(2, kTerminated, at(1));
+  EXPECT_EQ(watch.story(), 1);
+
+  SpawnWatch hangs(2, kGrace);
+  hangs.on_end(0, lost(1), at(1));
+  EXPECT_EQ(hangs.on_stop(Haste::kGrace, at(1)), Act::kTerminate);
+  EXPECT_EQ(hangs.on_time(at(2)), Act::kNothing);
+  EXPECT_EQ(hangs.on_time(at(31)), Act::kKill);
+}
+
 TEST(SpawnWatch, APeerThatEndedWellOrAsItWasToldIsNotToBlame) {
   for (const RankEnd& peer : {kWell, kTerminated}) {
     SpawnWatch watch(2, kGrace);
     watch.on_end(0, lost(1), at(1));
+    EXPECT_EQ(watch.on_time(at(2)), Act::kTerminate);
     watch.on_end(1, peer, at(2));
     EXPECT_EQ(watch.story(), 0);
   }
   SpawnWatch killed(2, kGrace);
   killed.on_end(0, lost(1), at(1));
-  killed.on_time(at(31));
-  killed.on_end(1, kKilled, at(31));
+  killed.on_time(at(2));
+  killed.on_time(at(32));
+  killed.on_end(1, kKilled, at(32));
   EXPECT_EQ(killed.story(), 0);
 }
 
