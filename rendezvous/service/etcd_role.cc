@@ -97,7 +97,7 @@ void EtcdRole::note_trouble(const std::optional<Error>& why) {
   trouble_.reset();
   if (why) trouble_ = why->message();
   if (is_new) trouble_log_.error(*trouble_);
-  if (why) events_.has_answer();
+  if (why && is_private_) events_.has_answer();
 }
 
 EtcdStateEvents EtcdRole::events_of_state() {

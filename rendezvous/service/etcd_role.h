@@ -31,7 +31,8 @@ struct EtcdRoleEvents {
   std::function<void()> resumed;                        // serves() is true again
   // Forget the state, and send all agents away: another service leads, or will.
   std::function<void(const std::string& why)> stepped_down;
-  // Agents that wait can be answered: leader() is another service, or etcd is in trouble.
+  // Agents that wait can be answered: leader() is another service, or this service of one agent
+  // has found trouble with etcd.
   std::function<void()> has_answer;
 };
 
@@ -60,10 +61,11 @@ class EtcdRole final : public StateStore {
   // Looks for the leader, because an agent asks here.
   void look();
   // Returns whether an agent that was served in this term (0: in none) has to wait for an election.
-  // No service is known to lead, or the agent has just lost the one that is. While etcd is in
-  // trouble, an agent is told so.
+  // No service is known to lead, or the agent has just lost the one that is. The agent whose
+  // process this is must know at once of trouble with etcd, to tell its user.
   bool has_to_wait(ServiceTerm served) const {
-    return !leads() && !unable_ && !trouble_ && (leader_.empty() || served >= followed_);
+    if (leads() || unable_ || (is_private_ && trouble_)) return false;
+    return leader_.empty() || served >= followed_;
   }
   // Returns what an agent is told while this service stands by.
   Silence standby_answer() const;
