@@ -52,7 +52,7 @@ if [ "$count" -gt 0 ]; then
   for ((round = 1; round <= count; round++)); do
     echo "--- time limit $round of $count"
     submit "CHECKPOINTS=$work/limit$round,TRAIN_ARGS=--epochs $epochs" --time=1
-    check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 900
+    check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 2400
     check "ddprun saw the limit" grep -q "the time limit of Slurm job $job is near" "$log"
     check "ddprun requeued it" grep -q "Slurm job $job is requeued (1 of --requeue=10)" "$log"
     check "no worker failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
@@ -91,7 +91,7 @@ slurm-cluster run scancel --signal=USR1 "$job"
 await "Slurm job $job is requeued \\(1 of --requeue=10\\)" || exit 1
 await 'resumed at step [1-9]' 2 || exit 1
 kill_worker
-check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 90
+check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 240
 check "nodes and endpoint came from the step" grep -qE \
   "ddprun: Slurm step $job\.0: node 1 of 2, 2 workers, rendezvous at ddpnode0:2[0-9]{4}$" "$log"
 check "the nodes met by munge" bash -c '! grep -qE "ANYONE|munge is not used" "$1"' _ "$log"
