@@ -17,7 +17,7 @@ inline constexpr const char* kGpuCheckCommand = "node-check-gpus";
 
 struct GpuPlan {
   std::string ddprun;  // the program
-  int gpus = 1;        // at most so many are checked, from the first visible one
+  int gpus = 1;        // the most that are checked, from the first visible one
   double limit = 0;    // bytes copied each second within a GPU, at least
   // The first use of a GPU may take seconds, in which the driver starts it.
   Duration patience = std::chrono::seconds(30);

@@ -46,6 +46,15 @@ class ServiceLinkTest : public testing::Test {
     options.link.connect_timeout = connect_timeout_;
     link_.follow(std::move(options));
   }
+  // Makes a link to the played service, which has the time that a busy machine needs. Returns
+  // whether it has connected.
+  bool is_connected_to(PlayedService& service) {
+    RemoteLinkOptions options;
+    options.address = service.address();
+    connect_timeout_ = std::chrono::seconds(20);
+    make_link(std::move(options));
+    return link_.run_until([&] { return service.has_accepted(); });
+  }
 
   std::unique_ptr<RunningService> service_ = std::make_unique<RunningService>();
   const std::uint16_t port_ = service_->port();
@@ -102,11 +111,7 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilentOrFa
 // A service of a later version may send messages that this version does not know.
 TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   PlayedService service(link_.io);
-  RemoteLinkOptions options;
-  options.address = service.address();
-  connect_timeout_ = std::chrono::seconds(20);
-  make_link(std::move(options));
-  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  ASSERT_TRUE(is_connected_to(service));
   std::string bytes = *encode(ServiceMessage(Welcome{.instance = "i",
                                                      .heartbeat_interval = milliseconds(100),
                                                      .agent_patience = std::chrono::seconds(9)}));
@@ -120,11 +125,7 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
 TEST_F(ServiceLinkTest, ItsHelloHasTheTermInWhichItWasServed) {
   PlayedService service(link_.io);
   link_.assignment.emplace().term = 7;
-  RemoteLinkOptions options;
-  options.address = service.address();
-  connect_timeout_ = std::chrono::seconds(20);
-  make_link(std::move(options));
-  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  ASSERT_TRUE(is_connected_to(service));
   service.say(*encode(ServiceMessage(Welcome{.instance = "i",
                                              .heartbeat_interval = std::chrono::seconds(1),
                                              .agent_patience = std::chrono::seconds(9),
@@ -141,11 +142,7 @@ TEST_F(ServiceLinkTest, ItsHelloHasTheTermInWhichItWasServed) {
 TEST_F(ServiceLinkTest, YieldsToNoOtherProgramWhileItAwaitsAnAnswer) {
   const int before = yields;
   PlayedService service(link_.io);
-  RemoteLinkOptions options;
-  options.address = service.address();
-  connect_timeout_ = std::chrono::seconds(20);
-  make_link(std::move(options));
-  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  ASSERT_TRUE(is_connected_to(service));
   service.say(*encode(ServiceMessage(Welcome{.instance = "i",
                                              .heartbeat_interval = milliseconds(10),
                                              .agent_patience = std::chrono::seconds(9)})));
@@ -174,11 +171,7 @@ int user_timeout_of(std::uint16_t port) {
 // An agent that ended its connection then would make it worse.
 TEST_F(ServiceLinkTest, ItsConnectionEndsWhenItIsCutOffOnlyOnceItIsWelcome) {
   PlayedService service(link_.io);
-  RemoteLinkOptions options;
-  options.address = service.address();
-  connect_timeout_ = std::chrono::seconds(20);
-  make_link(std::move(options));
-  ASSERT_TRUE(link_.run_until([&] { return service.has_accepted(); }));
+  ASSERT_TRUE(is_connected_to(service));
   const std::uint16_t port = service.agent().remote_endpoint().port();
   ASSERT_TRUE(link_.run_until([&] { return service.agent().available() > 0; })) << "its hello";
   EXPECT_EQ(user_timeout_of(port), 0);
