@@ -5,11 +5,16 @@
 // changes of one turn of the event loop, and all that come during a write, share the next
 // write.
 //
-// When the disk is full, the rest of the reserve (StateDirectory) is for running jobs. A write
-// that the disk refuses is retried every kRetryPause until it succeeds. A change that is too
-// large for a frame is retried, too, together with the changes that wait with it. Nothing
-// becomes durable until a smaller change has replaced it. A write that takes longer than
-// kHungAfter is also reported as failed. It cannot be cancelled, and may succeed later.
+// When the disk is full:
+//   - `failed` is called, and the server admits no new jobs and agents.
+//   - Running jobs continue in what is left of the reserve (StateDirectory::kReserveBytes).
+//   - A write that the disk refuses is retried every kRetryPause until it succeeds. Then `well` is
+//     called.
+//
+// A change that is too large for a frame is retried, too, together with the changes that wait with
+// it. None of them becomes durable until a smaller change has replaced the large one. A write that
+// takes longer than kHungAfter is also reported as failed. It cannot be cancelled, and may succeed
+// later.
 //
 // The io_context's thread makes all calls and gets all callbacks. The destructor waits for a
 // write that has begun, however long that takes. Afterwards no callback is called. A program

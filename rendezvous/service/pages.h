@@ -1,5 +1,12 @@
 // ServicePages: the HTTP pages of a rendezvous service (docs/how-to/monitoring.md), and who may
-// read them and press their buttons.
+// read them and press their buttons. page() checks this before it answers.
+//
+//   read   anyone, if the service has no keys. Else the read token of the key for every job, or a
+//          browser's cookie for it
+//   act    (stop, restart, stacks) a browser's cookie for the write token of the key for every
+//          job, over TLS. Without such a key, or without TLS, no one
+//
+// The page of `ddprun dashboard` has rules of its own (launcher/dashboard/access.h).
 //
 // One owner thread.
 #pragma once

@@ -1,5 +1,5 @@
 // decide_requeue(): whether a job that has saved returns to the scheduler's queue. Pure; any
-// thread.
+// thread. Requeues are not restarts: each life of the job has all restarts again.
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,9 @@
 //                     is not mounted yet) does not use all restarts at once. A lost node is not a
 //                     quick failure: a restart alone does not lose a node
 //
+// The budget belongs to one run of a job. A job that is begun again under the same id has all
+// restarts again, as after a requeue by the scheduler (launcher/cluster/core/requeue.h).
+//
 // Owner: Membership, on the service's thread. Pure; times are arguments.
 #pragma once
 

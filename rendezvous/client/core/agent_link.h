@@ -24,10 +24,13 @@
 // when its host has refused connections for kRefusedFor: the host runs, and the agent does
 // not.
 //
-// Several services with a common state in etcd take turns in leading (ServiceTerm). A former leader
-// may not know yet that another one leads. Therefore the agent refuses messages of an older term
-// than the highest one that it has seen. If the leader does not answer a heartbeat for a quarter of
-// the patience, the agent leaves it and asks all services again.
+// Several services with a common state in etcd take turns in leading (ServiceTerm).
+//   - The agent asks all services at once and follows the first one that welcomes it. A service
+//     that does not lead answers Silence, which names the leader if it is known.
+//   - The Welcome of a new leader has a higher term. From then on the agent refuses messages of
+//     older terms, because a former leader may not know yet that another one leads.
+//   - If the leader does not answer a heartbeat for a quarter of the patience, the agent leaves it
+//     and asks all services again.
 //
 // Invariants: ServiceLost with for_good = false is returned at most once between two Welcomes.
 // In kUp a heartbeat is on its way or is due at a known time. Every state but kOver has a
