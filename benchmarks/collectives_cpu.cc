@@ -287,7 +287,7 @@ int benchmark(int argc, char** argv) {
   app.add_option("--in-place-bytes", plan.tuning.in_place_bytes, "shared tensors: less is staged");
   app.add_option("--repeated-bytes", plan.tuning.repeated_bytes, "sent beyond the least");
   app.add_option("--stream-bytes", plan.tuning.stream_bytes,
-                 "of results: so many go past the caches");
+                 "of results: that many go past the caches");
   app.add_option("--pull-bytes", plan.tuning.pull_bytes, "from rank to rank: less is staged");
   CLI11_PARSE(app, argc, argv);
   if (spin_us) plan.tuning.spin = std::chrono::microseconds(*spin_us);

@@ -96,7 +96,7 @@ def measure_all_reduce(options):
 
 
 def goal_of(row):
-    """Returns the goal in words, and whether it is met."""
+    """Returns the goal as text, and whether it is met."""
     size, library, alone = row["bytes"], row["library"], row["alone"]
     if row["ranks"] > 2:
         return ("R >= 5", row["gloo"] >= 5 * row["ddprun"]) if size == MIB else ("", None)

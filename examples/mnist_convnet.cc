@@ -7,8 +7,8 @@
 // --data names a folder with the files of MNIST, FashionMNIST or others of that format, gzip or
 // not. Without it the small digits that come with the source are used. Every epoch ends with a line
 // of metrics over all test images; each worker evaluates its share. The line before the SHA-256 of
-// the weights is the speed-up over one worker that has the computer to itself, at the same number
-// of images for each worker.
+// the weights is the speed-up over one worker that runs alone. Each worker has the same number of
+// images in both cases.
 #include <chrono>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>

@@ -32,7 +32,7 @@ struct Address {
 
   explicit Address(const std::string& job_id) {
     const std::string name = concat("ddprun-task-", geteuid(), "-", job_id);
-    address.sun_family = AF_UNIX;  // a name that begins with \0 is abstract: it is no file
+    address.sun_family = AF_UNIX;  // a name that begins with \0 is abstract, not a file
     const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
     std::copy_n(name.begin(), length, address.sun_path + 1);
     size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
@@ -65,7 +65,7 @@ void LocalTasks::end(int exit_code) {
   std::vector<UniqueFd> others;
   while (static_cast<int>(others.size()) < others_ && poll_until(watched, until)) {
     UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (other.valid() && user_behind(other.get()) == geteuid()) others.push_back(std::move(other));
+    if (other.valid() && peer_user(other.get()) == geteuid()) others.push_back(std::move(other));
   }
   // A task that got the code may start the next ddprun of its script. That one finds another agent.
   listener_.reset();
@@ -82,7 +82,7 @@ Result<int> wait_for_agent(const std::string& job_id, Duration patience) {
     const Result<UniqueFd> agent = open_socket(0);
     if (!agent) return agent.error();
     if (connect(agent->get(), address.get(), address.size) == 0) {
-      if (user_behind(agent->get()) != geteuid())
+      if (peer_user(agent->get()) != geteuid())
         return Error{.kind = ErrorKind::kConnection, .cause = "it belongs to another user"};
       int exit_code = 0;
       const ssize_t size =

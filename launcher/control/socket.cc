@@ -80,7 +80,7 @@ namespace {
 
 // Returns whether the peer is this user or root.
 bool may_ask(int socket) {
-  const std::optional<uid_t> user = user_behind(socket);
+  const std::optional<uid_t> user = peer_user(socket);
   return user && (*user == geteuid() || *user == 0);
 }
 

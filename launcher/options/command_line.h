@@ -38,7 +38,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
 
 // Returns the option that `given`, the text before '=', names. The text may be its name, or, as
 // in torchrun's parser, the beginning of a name of torchrun's. Null: one dash with letters that
-// are no option's name, such as -r3. Fails if `given` begins with -- and is unknown, refused or
+// are not an option's name, such as -r3. Fails if `given` begins with -- and is unknown, refused or
 // ambiguous.
 Result<const OptionSpec*> option_of(const std::string& given);
 

@@ -33,9 +33,8 @@ struct NodeAgent {
 // and returns the agent, which runs in a child process. An error of `prepare` is reported to the
 // head.
 //
-// When standard input ends, or nothing is heard of the head for kHeadPatience (protocol.h), the
-// agent gets SIGTERM, and SIGKILL if it has not ended after its
-// grace and some seconds.
+// The agent gets SIGTERM when standard input ends, or when nothing is heard of the head for
+// kHeadPatience (protocol.h). It gets SIGKILL if it has not ended after its grace and some seconds.
 int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare);
 
 }  // namespace ddprun

@@ -158,7 +158,7 @@ def long_wait() -> ContextManager[None]:
 def checkpoint_wait() -> Iterator[None]:
     """Returns a context in which the training waits for a checkpoint.
 
-    An exception that leaves it is no wait: its time may be that of a hang.
+    An exception that leaves it is not a wait: its time may be that of a hang.
     """
     if not _is_open:
         _open()

@@ -26,7 +26,7 @@ TEST(NamesOneUser, WhereEveryUserHasAnIdOrTheIdIsNotTheOverflowId) {
   EXPECT_TRUE(names_one_user(1000, kOverflow, "0 100000 65536\n"));
 }
 
-class UserBehind : public testing::Test {
+class PeerUser : public testing::Test {
  protected:
   // Listens at a name in the abstract namespace that the kernel chooses.
   void SetUp() override {
@@ -48,14 +48,14 @@ class UserBehind : public testing::Test {
   socklen_t length_ = sizeof address_;
 };
 
-TEST_F(UserBehind, IsThisUserOnBothSidesOfItsOwnConnection) {
+TEST_F(PeerUser, IsThisUserOnBothSidesOfItsOwnConnection) {
   const UniqueFd connecting = connected();
-  EXPECT_EQ(user_behind(connecting.get()), geteuid());
-  EXPECT_EQ(user_behind(accepted().get()), geteuid());
+  EXPECT_EQ(peer_user(connecting.get()), geteuid());
+  EXPECT_EQ(peer_user(accepted().get()), geteuid());
 }
 
 // In a user namespace without ids, every user has the id 65534, this process's user too.
-TEST_F(UserBehind, IsNotThisUserBecauseNeitherHasAnId) {
+TEST_F(PeerUser, IsNotThisUserBecauseNeitherHasAnId) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const pid_t other = fork();
   if (other == 0) {
@@ -66,7 +66,7 @@ TEST_F(UserBehind, IsNotThisUserBecauseNeitherHasAnId) {
     _exit(read(connection.get(), &byte, 1) == 0 ? 0 : 1);
   }
   UniqueFd others = accepted();
-  EXPECT_EQ(user_behind(others.get()), kOtherUser);
+  EXPECT_EQ(peer_user(others.get()), kOtherUser);
   const pid_t inside = fork();
   if (inside == 0) {
     if (unshare(CLONE_NEWUSER) != 0) _exit(77);
@@ -76,8 +76,8 @@ TEST_F(UserBehind, IsNotThisUserBecauseNeitherHasAnId) {
       const UniqueFd connection = connected();
       pause();
     }
-    const bool is_mine = user_behind(accepted().get()) == geteuid();
-    const bool is_theirs = user_behind(others.get()).has_value();
+    const bool is_mine = peer_user(accepted().get()) == geteuid();
+    const bool is_theirs = peer_user(others.get()).has_value();
     kill(own, SIGKILL);
     _exit((is_mine ? 0 : 1) + (is_theirs ? 2 : 0));
   }

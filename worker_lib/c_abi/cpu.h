@@ -172,7 +172,7 @@ int ddprun_cpu_recv(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, in
 // Waits for the end of the call for at most timeout_ns. Returns its status; DDPRUN_CPU_PENDING: it
 // has not ended. timeout_ns 0: does not wait.
 int ddprun_cpu_call_wait(ddprun_cpu_call* call, int64_t timeout_ns);
-// Returns the rank whose message was received; -1: the call is no receive or has not ended.
+// Returns the rank whose message was received; -1: the call is not a receive or has not ended.
 int ddprun_cpu_call_source(ddprun_cpu_call* call);
 // Frees the object. The call itself goes on; its buffers must stay until it has ended.
 void ddprun_cpu_call_free(ddprun_cpu_call* call);

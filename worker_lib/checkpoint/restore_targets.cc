@@ -35,10 +35,10 @@ void for_each_tensor(const c10::IValue& value, const Use& use) {
     for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, use);
 }
 
-// How a restore uses a storage of the file. Most have one tensor.
+// Uses: how a restore uses a storage of the file. Most storages have one tensor.
 struct Uses {
   c10::SmallVector<const c10::TensorImpl*, 1> needed;  // the file's tensors that this rank reads
-  c10::SmallVector<torch::Tensor, 1> live;  // tensors that are filled by copying all of it
+  c10::SmallVector<torch::Tensor, 1> live;  // the training's tensors that get a copy of all of it
 
   bool is_needed() const { return !needed.empty(); }
   // Returns whether the bytes may be read into the live tensor, because nothing else needs them.
@@ -61,11 +61,13 @@ class UsesOfStorages {
   Uses& of(const c10::Storage& storage) { return uses_[storage.unsafeGetStorageImpl()]; }
   Uses& of(const torch::Tensor& tensor) { return of(tensor.storage()); }
 
+  // Notes that this rank reads the tensors in `value`.
   void needed(const c10::IValue& value) {
     for_each_tensor(value, [&](const torch::Tensor& tensor) {
       of(tensor).needed.push_back(tensor.unsafeGetTensorImpl());
     });
   }
+  // Notes that the restore copies `saved` to `own`, if that copies the whole storage as it is.
   void filled(const torch::Tensor& own, const torch::Tensor& saved) {
     if (!own.defined() || own.layout() != torch::kStrided) return;
     const bool is_whole = saved.storage_offset() == 0 && own.nbytes() == saved.storage().nbytes();
@@ -86,8 +88,9 @@ class UsesOfStorages {
     }
   }
 
-  // Live tensors that overlap are copied to one after the other, as the training's memory says.
-  void expect_no_overlap() {
+  // Forgets live tensors that overlap, so that the bytes of none are read into them. The restore
+  // then copies to one after the other.
+  void drop_overlapping() {
     struct Place {
       const char* begin;
       const char* end;
@@ -112,71 +115,95 @@ class UsesOfStorages {
   std::unordered_map<const c10::StorageImpl*, Uses> uses_;
 };
 
+// SavedParts: the parts of a checkpoint that belong to the objects of `state`, as this rank sees
+// them. A part that the file lacks is empty.
+class SavedParts {
+ public:
+  SavedParts(const TrainingState& state, const SavedValue& top, const RankView& view)
+      : state_(state), top_(top), view_(view) {}
+
+  PickleDict model() const { return view_.section("model", dict_in(top_, "model")); }
+  // Returns the named models in one dict (part_named()).
+  PickleDict models() const {
+    const auto saved = top_.find("models");
+    PickleDict all = make_string_dict();
+    for (const auto& [name, model] : state_.models) add_named(all, name, dict_in(saved, name));
+    return view_.section("models", all);
+  }
+  // Return the optimizers' states by the number of the parameter, as an integer or as text.
+  PickleDict optimizer() const {
+    return view_.section("optimizer", dict_in(top_.find("optimizer"), "state"));
+  }
+  PickleDict optimizers() const {  // of the named ones, in one dict
+    const auto saved = top_.find("optimizers");
+    PickleDict all = make_string_dict();
+    for (const auto& [name, optimizer] : state_.optimizers)
+      if (saved) add_named(all, name, dict_in(saved->find(name), "state"));
+    return view_.section("optimizers", all);
+  }
+  PickleDict tensors() const { return view_.section("tensors", dict_in(top_, "tensors")); }
+  // Return the sections of all ranks whose average this rank needs.
+  std::vector<PickleDict> hook() const {
+    return view_.averaged_sections("comm_hook", dict_in(top_.find("comm_hook"), "tensors"));
+  }
+  std::vector<PickleDict> gradients() const {
+    return view_.averaged_sections("gradients", dict_in(top_, "gradients"));
+  }
+  std::optional<SavedValue> generators() const { return top_.find("rng"); }
+
+ private:
+  static PickleDict dict_in(const std::optional<SavedValue>& parent, const std::string& key) {
+    const auto found = parent ? parent->find(key) : std::nullopt;
+    return found ? found->dict() : make_string_dict();
+  }
+
+  const TrainingState& state_;
+  const SavedValue top_;
+  const RankView& view_;
+};
+
+// Marks the states of the parameters whose state this rank keeps. Other ranks keep the others
+// (ZeroOptimizer).
+void mark_optimizer(UsesOfStorages& uses, const torch::optim::Optimizer& optimizer,
+                    const PickleDict& states) {
+  const std::vector<bool> keeps = keeps_states(optimizer);
+  for (const auto& entry : states) {
+    const auto index = entry.key().isInt()
+                           ? std::optional(entry.key().toInt())
+                           : parse_number<std::int64_t>(entry.key().toStringRef());
+    if (index && *index >= 0 && std::cmp_less(*index, keeps.size()) &&
+        keeps[static_cast<std::size_t>(*index)])
+      uses.needed(entry.value());
+  }
+}
+
 // Marks what fill() (contents.h) reads. The rest of the file gets no memory: what `state` has no
 // object for, other ranks' own state, what this rank's own state replaces, and states of an
 // optimizer that other ranks keep.
-void mark_needed(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
-                 const RankView& view) {
-  const auto dict_in = [](const std::optional<SavedValue>& value, const std::string& key) {
-    const auto found = value ? value->find(key) : std::nullopt;
-    return found ? found->dict() : make_string_dict();
-  };
-  // states: by the number of the parameter, as an integer or as text.
-  const auto need_states = [&](const torch::optim::Optimizer& optimizer, const PickleDict& states) {
-    const std::vector<bool> keeps = keeps_states(optimizer);
-    for (const auto& entry : states) {
-      const auto index = entry.key().isInt()
-                             ? std::optional(entry.key().toInt())
-                             : parse_number<std::int64_t>(entry.key().toStringRef());
-      if (index && *index >= 0 && std::cmp_less(*index, keeps.size()) &&
-          keeps[static_cast<std::size_t>(*index)])
-        uses.needed(entry.value());
-    }
-  };
-  const std::optional<SavedValue> all = top;
-  if (state.model) uses.needed(view.section("model", dict_in(all, "model")));
-  if (state.optimizer)
-    need_states(*state.optimizer,
-                view.section("optimizer", dict_in(top.find("optimizer"), "state")));
-  const auto models = top.find("models"), optimizers = top.find("optimizers");
-  PickleDict of_models = make_string_dict(), of_optimizers = make_string_dict();
-  for (const auto& [name, model] : state.models) add_named(of_models, name, dict_in(models, name));
+void mark_needed(UsesOfStorages& uses, const TrainingState& state, const SavedParts& saved) {
+  if (state.model) uses.needed(saved.model());
+  uses.needed(saved.models());
+  if (state.optimizer) mark_optimizer(uses, *state.optimizer, saved.optimizer());
+  const PickleDict optimizers = saved.optimizers();
   for (const auto& [name, optimizer] : state.optimizers)
-    if (optimizers) add_named(of_optimizers, name, dict_in(optimizers->find(name), "state"));
-  uses.needed(view.section("models", of_models));
-  of_optimizers = view.section("optimizers", of_optimizers);
-  for (const auto& [name, optimizer] : state.optimizers)
-    need_states(*optimizer, part_named(of_optimizers, name));
-  const PickleDict tensors = view.section("tensors", dict_in(all, "tensors"));
+    mark_optimizer(uses, *optimizer, part_named(optimizers, name));
+  const PickleDict tensors = saved.tensors();
   for (const auto& [name, tensor] : state.tensors)
     if (const auto found = tensors.find(name); found != tensors.end()) uses.needed(found->value());
   if (state.hook)
-    for (const PickleDict& averaged :
-         view.averaged_sections("comm_hook", dict_in(top.find("comm_hook"), "tensors")))
-      uses.needed(averaged);
+    for (const PickleDict& section : saved.hook()) uses.needed(section);
   if (state.model || !state.models.empty())
-    for (const PickleDict& averaged :
-         view.averaged_sections("gradients", dict_in(all, "gradients")))
-      uses.needed(averaged);
-  if (const auto generators = top.find("rng")) uses.needed(generators->value);
+    for (const PickleDict& section : saved.gradients()) uses.needed(section);
+  if (const auto generators = saved.generators()) uses.needed(generators->value);
 }
 
-void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedValue& top,
-                 const RankView& view) {
-  const auto dict_of = [](const std::optional<SavedValue>& value) {
-    return value ? value->dict() : make_string_dict();
-  };
-  if (state.model)
-    uses.filled(tensors_of(*state.model), view.section("model", dict_of(top.find("model"))));
-  const auto models = top.find("models");
-  PickleDict of_models = make_string_dict();
+// Marks the live tensors that fill() copies a whole storage to.
+void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedParts& saved) {
+  if (state.model) uses.filled(tensors_of(*state.model), saved.model());
+  const PickleDict models = saved.models();
   for (const auto& [name, model] : state.models)
-    add_named(of_models, name, dict_of(models ? models->find(name) : std::nullopt));
-  of_models = view.section("models", of_models);
-  for (const auto& [name, model] : state.models)
-    uses.filled(tensors_of(*model), part_named(of_models, name));
-  uses.filled({state.tensors.begin(), state.tensors.end()},
-              view.section("tensors", dict_of(top.find("tensors"))));
+    uses.filled(tensors_of(*model), part_named(models, name));
+  uses.filled({state.tensors.begin(), state.tensors.end()}, saved.tensors());
 }
 
 }  // namespace
@@ -212,9 +239,10 @@ std::vector<std::vector<Destination>> RestoreTargets::place(const TrainingState&
                                                             int world_size) {
   UsesOfStorages uses(storages_.size());
   const RankView view(top(), rank, world_size);
-  mark_needed(uses, state, top(), view);
-  mark_filled(uses, state, top(), view);
-  uses.expect_no_overlap();
+  const SavedParts parts(state, top(), view);
+  mark_needed(uses, state, parts);
+  mark_filled(uses, state, parts);
+  uses.drop_overlapping();
   bool has_other_devices = false;
   for (auto& [saved, storage] : storages_) {
     Uses& use = uses.of(storage);

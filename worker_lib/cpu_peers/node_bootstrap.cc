@@ -244,7 +244,7 @@ class Leader {
       if (!pending.valid() && !would_block(errno) && errno != ECONNABORTED) {
         return system_error("accept the ranks of this node", errno);
       }
-      if (!pending.valid() || user_behind(pending.get()) != geteuid()) return {};
+      if (!pending.valid() || peer_user(pending.get()) != geteuid()) return {};
       if (pending_.size() == peers_.size() + kMaxExtraPending) {
         pending_.erase(pending_.begin());
       }
@@ -323,7 +323,7 @@ Result<UniqueFd> connect_to_leader(const std::string& name, const NodeBootstrapO
     return system_error("connect", errno);
   });
   if (!connected) return connection_error(options.ranks[0], connected.error());
-  const std::optional<uid_t> user = user_behind(socket.get());
+  const std::optional<uid_t> user = peer_user(socket.get());
   if (user != geteuid()) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = kDoing,

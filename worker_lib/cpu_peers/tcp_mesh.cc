@@ -117,7 +117,7 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
         closed_node);
     if (sent == Moved::kClosed || received == Moved::kClosed) return {WaitEnd::kLeft, closed_node};
     if (out.finished() && in.finished()) break;
-    // Checked also while a few bytes still come: they are no reason to continue.
+    // Checked also while a few bytes still come, which are not a reason to continue.
     if (progress_.failed()) return {WaitEnd::kFailed, -1};
     const TimePoint now = BootClock::now();
     if (now >= deadline) return {WaitEnd::kTimedOut, -1};

@@ -1,8 +1,8 @@
 // EpochNote: the last epoch that a sampler chose. DistributedDataParallel reads the notes of this
 // process, to compare them over the ranks.
 //
-// A sampler counts for a model if it was made with the model's group, if it has the rank and the
-// world size of that group, or if a CheckpointManager with that group keeps its position.
+// A sampler counts for a model in three cases: it was made with the model's group, it has the rank
+// and the world size of that group, or a CheckpointManager with that group keeps its position.
 //
 // Any thread.
 #pragma once

@@ -33,7 +33,7 @@ class GradientBuckets {
   void lay_out(std::span<const std::size_t> order);
 
   std::span<const BucketLayout> layout() const { return layout_; }
-  // Returns the gradient's place, with the parameter's shape and strides. It is no view to
+  // Returns the gradient's place, with the parameter's shape and strides. It is not a view to
   // autograd, so detach_() works on it. It keeps the bucket alive, because .grad may outlive the
   // reducer.
   const torch::Tensor& place(std::size_t gradient) const { return places_[gradient]; }

@@ -49,8 +49,8 @@ constexpr std::uint16_t numbered_port(std::uint64_t number) {
 // Returns the port of the job for schedulers that give none. It is the same on all nodes.
 std::uint16_t port_of(std::string_view job_id);
 
-// Lets the nodes of the plan meet on `host` at the port that was made from the job, or at one of
-// the next ports if other programs have it.
+// Sets where the nodes of the plan meet: on `host`, at this port, which was made from the job. If
+// another program has it, they meet at one of the next ports.
 void meet_near(ClusterPlan& plan, std::string host, std::uint16_t port);
 
 // Returns the number of GPUs in a variable such as "0,1" or "GPU-6da1,GPU-07c3". nullopt: it is not

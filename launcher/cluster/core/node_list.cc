@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMost = kMaxNodes;
 
-// Cuts at the commas outside of brackets. nullopt: brackets do not match.
+// Splits a list at the commas outside of brackets. nullopt: brackets do not match, or are nested.
 std::optional<std::vector<std::string_view>> split_list(std::string_view text) {
   std::vector<std::string_view> parts;
   bool in_bracket = false;
@@ -33,8 +33,9 @@ std::optional<std::vector<std::string_view>> split_list(std::string_view text) {
   return parts;
 }
 
-// Returns the texts of "1,3-5" or "001-003", whose width is kept. nullopt: it is no such list.
-std::optional<std::vector<std::string>> numbers_in(std::string_view text) {
+// Returns the numbers that a text such as "1,3-5" lists. "001-003" gives 001, 002, 003. nullopt: the
+// text has another form, or lists more than kMost numbers.
+std::optional<std::vector<std::string>> expand_numbers(std::string_view text) {
   constexpr std::size_t kMostDigits = 18;
   std::vector<std::string> numbers;
   for (const std::string_view range : split(text, ',')) {
@@ -43,9 +44,10 @@ std::optional<std::vector<std::string>> numbers_in(std::string_view text) {
     const std::string_view high = dash == range.size() ? low : range.substr(dash + 1);
     const auto first = parse_number<std::uint64_t>(low);
     const auto last = parse_number<std::uint64_t>(high);
-    const bool is_good = first && last && low.size() <= kMostDigits && high.size() <= kMostDigits &&
-                         *first <= *last && *last - *first < kMost;
-    if (!is_good) return std::nullopt;
+    if (!first || !last || low.size() > kMostDigits || high.size() > kMostDigits) {
+      return std::nullopt;
+    }
+    if (*last < *first || *last - *first >= kMost) return std::nullopt;
     for (std::uint64_t number = *first; number <= *last; ++number) {
       std::string digits = std::to_string(number);
       if (digits.size() < low.size()) digits.insert(0, low.size() - digits.size(), '0');
@@ -56,17 +58,19 @@ std::optional<std::vector<std::string>> numbers_in(std::string_view text) {
   return numbers;
 }
 
-// Returns the names that one part of a list stands for. nullopt: it is no such part.
-std::optional<std::vector<std::string>> names_of(std::string_view part) {
+// Returns the names that one part of a list stands for: "x[1-2]y[0-1]" gives x1y0, x1y1, x2y0, x2y1.
+// nullopt: the part is empty or wrong, or gives more than kMost names. REQUIRES: its brackets match.
+std::optional<std::vector<std::string>> expand_part(std::string_view part) {
   std::vector<std::string> names{""};
   if (part.empty()) return std::nullopt;
   while (!part.empty()) {
+    // Takes the text before the next brackets, then what is in them.
     const std::size_t open = std::min(part.find('['), part.size());
     for (std::string& name : names) name += part.substr(0, open);
     part.remove_prefix(open);
     if (part.empty()) break;
     const std::size_t close = part.find(']');
-    const auto numbers = numbers_in(part.substr(1, close - 1));
+    const auto numbers = expand_numbers(part.substr(1, close - 1));
     if (!numbers || numbers->size() * names.size() > kMost) return std::nullopt;
     std::vector<std::string> longer;
     for (const std::string& name : names) {
@@ -88,7 +92,7 @@ Result<std::vector<std::string>> expand_node_list(std::string_view text) {
   if (!parts) return wrong();
   std::vector<std::string> all;
   for (const std::string_view part : *parts) {
-    const auto names = names_of(part);
+    const auto names = expand_part(part);
     if (!names || all.size() + names->size() > kMost) return wrong();
     all.insert(all.end(), names->begin(), names->end());
   }

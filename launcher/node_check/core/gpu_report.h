@@ -11,9 +11,9 @@
 
 namespace ddprun {
 
-// The FNV-1a hash of the product that multiply() of gpu_kernels.h makes of kMatrixSide x
-// kMatrixDepth and kMatrixDepth x kMatrixSide words, which fill() has written with the masks 1
-// and 2. It is the hash of the bytes of its words in little-endian order.
+// The FNV-1a hash of the product of two matrices by multiply() of gpu_kernels.h, over the bytes of
+// its words in little-endian order. fill() has written the first one, of kMatrixSide x kMatrixDepth
+// words, with the mask 1, and the second one, of kMatrixDepth x kMatrixSide words, with the mask 2.
 inline constexpr std::uint64_t kKnownProduct = 0x59e9d3f6b00773a9;
 
 // GpuMeasurement: what was measured on one GPU.

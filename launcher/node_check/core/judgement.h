@@ -62,7 +62,7 @@ std::string fault_of(const NodeMeasurements& measured, const NodeLimits& limits)
 
 // Judges the links of node rank `own`. A node whose links with both neighbours are slow is not fit.
 // Two nodes have one link, which does not show whose fault it is: the node with the higher rank
-// gives way. With more nodes, a single measured link is no fault.
+// gives way. With more nodes, a single measured link is not a fault.
 std::string fault_of(const std::vector<LinkMeasurement>& links, NodeRank own, int node_count,
                      const NodeLimits& limits);
 

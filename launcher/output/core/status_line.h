@@ -26,6 +26,7 @@ struct StatusFacts {
 // Returns the line, for example (in one line):
 // "ddprun none | generation 0 | 8 of 8 ranks alive | 3 restarts left |
 //  step 1200, 12.5 steps/s | 0:12:34"
+//
 // If the job has other nodes, the ranks are those of this node, and the line says so. Steps are
 // shown only where workers report them.
 std::string status_line(const StatusFacts& facts);

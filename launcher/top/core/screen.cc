@@ -16,7 +16,7 @@ using Kind = Key::Kind;
 using Style = TopLine::Style;
 
 constexpr std::size_t kMostFilterBytes = 64;
-constexpr std::size_t kNoLimit = 100'000;  // columns of an output that is no terminal
+constexpr std::size_t kNoLimit = 100'000;  // columns of an output that is not a terminal
 
 std::string lower(std::string_view text) {
   std::string lowered(text);

@@ -1,14 +1,15 @@
 #include "rendezvous/auth/core/keyring.h"
 
-#include <algorithm>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "base/concat.h"
+#include "base/split.h"
 
 namespace ddprun {
 namespace {
 
+// Returns the words of a line, without the space around them.
 std::vector<std::string_view> words_of(std::string_view line) {
   constexpr std::string_view kSpace = " \t\r\v\f";
   std::vector<std::string_view> words;
@@ -23,17 +24,15 @@ std::vector<std::string_view> words_of(std::string_view line) {
 
 }  // namespace
 
-// Parses without copying a key out of the text's secret memory.
+// Copies no key out of the text's secret memory: lines and words are views of it.
 Result<Keyring> Keyring::parse(const Secret& text) {
   Keyring keyring;
   int number = 0;
   const auto wrong = [&](const std::string& what) {
     return invalid_argument(concat("line ", number, ": ", what));
   };
-  for (std::string_view rest = text.view(); !rest.empty();) {
+  for (const std::string_view line : split(text.view(), '\n')) {
     ++number;
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     const std::vector<std::string_view> words = words_of(line);
     if (words.empty() || words.front().starts_with('#')) continue;
     if (words.size() > 2) return wrong("expected KEY or JOB KEY");
@@ -41,13 +40,16 @@ Result<Keyring> Keyring::parse(const Secret& text) {
     if (key.size() < kMinKeyBytes) {
       return wrong(concat("a key needs at least ", kMinKeyBytes, " characters"));
     }
-    if (words.size() == 2) {
-      const std::string job(words.front());
-      if (!keyring.by_job_.emplace(job, text.part(key)).second) {
-        return wrong("job '" + job + "' already has a key");
+    if (words.size() == 1) {
+      if (keyring.for_all_) {
+        return wrong("a second key for all jobs; write JOB KEY for the key of one job");
       }
-    } else if (std::exchange(keyring.for_all_, text.part(key))) {
-      return wrong("a second key for all jobs; write JOB KEY for the key of one job");
+      keyring.for_all_ = text.part(key);
+      continue;
+    }
+    const std::string job(words.front());
+    if (!keyring.by_job_.emplace(job, text.part(key)).second) {
+      return wrong("job '" + job + "' already has a key");
     }
   }
   if (keyring.empty()) {

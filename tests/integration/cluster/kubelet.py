@@ -256,7 +256,7 @@ class Pod:
         return True
 
     def workers(self):
-        """Returns the ids of the container's processes that are no ddprun, on this host."""
+        """Returns the ids of the container's processes other than ddprun, on this host."""
         first = self.first_process()
         if first is None:
             return []

@@ -143,7 +143,7 @@ def check_job(spec, where):
     shm = [m["name"] for m in container["volumeMounts"] if m["mountPath"] == "/dev/shm"]
     volumes = {v["name"]: v for v in pod["volumes"]}
     check(where, len(shm) == 1 and volumes[shm[0]]["emptyDir"]["medium"] == "Memory",
-          "/dev/shm is no memory")
+          "/dev/shm is not memory")
     env = {e["name"]: e.get("value", "") for e in container["env"]}
     own = {"DDPRUN_RDZV_KEY"}
     check(where, all(n in own or n.startswith("PET_") for n in env), "a variable is invented")

@@ -82,7 +82,7 @@ class Test:
         self.cluster.until(what, condition, seconds)
 
     def until_log(self, job, pattern, count=1, seconds=20):
-        """Waits until the output of the job's pods has so many lines with the pattern."""
+        """Waits until the output of the job's pods has that number of lines with the pattern."""
         self.until(f"{count} times '{pattern}'",
                    lambda: len(re.findall(pattern, job.log())) >= count, seconds)
 
@@ -237,7 +237,7 @@ def no_number_of_pods(test):
     check("the error has the remedy",
           "Kubernetes pod with index 1: PET_NNODES is not set: set it to the number of pods in "
           "the manifest" in job.pod(1).log())
-    # Pods that meet nobody may train alone, each its own job.
+    # Pods that meet no other pod may train alone, each its own job.
     for endpoint in ({}, {"PET_RDZV_ENDPOINT": "localhost:0"}):
         env = {"PATH": os.environ["PATH"], "KUBERNETES_SERVICE_HOST": "10.96.0.1",
                "JOB_COMPLETION_INDEX": "1", **endpoint}

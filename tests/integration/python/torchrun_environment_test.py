@@ -44,9 +44,9 @@ def place_of_error_file(text: str) -> str | None:
 
 # Variable: (the part of the value that must exist and be the same, why the rest differs).
 MAY_DIFFER: dict[str, tuple[Callable[[str], object], str]] = {
-    "MASTER_ADDR": (address, "torchrun says the host's full name, ddprun an address, where nobody "
-                    "has said one"),
-    "MASTER_PORT": (port, "a free port, where nobody has said one"),
+    "MASTER_ADDR": (address, "torchrun says the host's full name, ddprun an address, if none "
+                    "is given"),
+    "MASTER_PORT": (port, "a free port, if none is given"),
     "TORCHELASTIC_RUN_ID": (lambda text: bool(re.fullmatch("[0-9a-f-]{32,36}", text)),
                             "--standalone makes one up"),
     "TORCHELASTIC_ERROR_FILE": (place_of_error_file,

@@ -296,7 +296,7 @@ def picture(page: browser.Browser, name: str) -> None:
 
 
 def check_texts(page: browser.Browser) -> None:
-    """Texts of workers and users are no markup."""
+    """Texts of workers and users are not taken for markup."""
     assert page.evaluate("document.images.length") == 0
     assert page.evaluate("document.title").startswith(JOB), page.evaluate("document.title")
     assert page.evaluate("document.querySelector('h1').textContent") == JOB
@@ -332,7 +332,7 @@ def check_widths(page: browser.Browser) -> None:
 
 
 def check_hiding(page: browser.Browser) -> None:
-    """A page that nobody sees has no connection."""
+    """A hidden page has no connection."""
     link = "document.getElementById('link').textContent"
     page.wait_for(f"{link} === 'live'")
     for is_hidden, text in [("true", "paused; this is the state of "), ("false", "live")]:

@@ -492,7 +492,7 @@ DIFFERENCES = {
             (
                 "waiting.wait(['by compare_set'], A_WHILE) -> raises",
                 "waiting.wait(['by compare_set'], A_WHILE) -> None",
-                "section 4: its COMPARE_SET wakes nobody",
+                "section 4: its COMPARE_SET wakes no waiter",
             ),
         ],
         limits: [

@@ -91,7 +91,7 @@ class PyTorchSuite(unittest.TestCase):
         ours, trouble = outcome(name, "ddprun")
         self.counts[f"{with_gloo} with gloo, {ours} with ddprun"] += 1
         if name in EXCEPTIONS:
-            self.assertEqual((with_gloo, ours), ("passed", "failed"), "it is no exception")
+            self.assertEqual((with_gloo, ours), ("passed", "failed"), "it is not an exception")
             self.skipTest(EXCEPTIONS[name])
         if with_gloo == "skipped":
             self.assertEqual((ours, trouble), (with_gloo, why))

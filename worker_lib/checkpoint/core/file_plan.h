@@ -31,7 +31,7 @@ struct FilePlan {
     std::uint64_t bytes = 0;
     std::size_t rank = 0;
     std::size_t storage = 0;  // the number in the rank's shard
-    std::string text = {};    // its contents, if it is no storage
+    std::string text = {};    // its contents, if it is not a storage
     bool is_storage = true;
   };
   struct Part {
