@@ -47,7 +47,7 @@ TEST_F(SpawnExample, AFailedRankIsOneLineAndExitCodeOne) {
   EXPECT_THAT(job->out(), testing::Not(HasSubstr("sha256")));
 }
 
-TEST_F(SpawnExample, TwoRanksEndWithTheBitsOfTwoWorkersThatSomebodyElseStarted) {
+TEST_F(SpawnExample, TwoRanksEndWithTheBitsOfTwoWorkersThatAnotherLauncherStarted) {
   const std::string out = run({}, 0)->out();
   EXPECT_THAT(out, AllOf(HasSubstr("epoch  1  loss "), HasSubstr("all 2 ranks have ended well\n")));
   EXPECT_LT(number_after(out, "epoch  5  loss "), 0.5);

@@ -49,7 +49,7 @@ class CheckedService {
       proven_ = proof->proof == proof_here();
     }
     DDPRUN_ASSERT(handshake_.is_closed() == (!keys_.empty() && !proven_),
-                  "nobody is let in without the key");
+                  "no peer is let in without the key");
     if (step.what == ServiceHandshake::Step::What::kPass) {
       DDPRUN_ASSERT(!handshake_.is_closed(), "nothing passes by who is not let in");
       DDPRUN_ASSERT(std::holds_alternative<NoHandshake>(message), "a handshake is answered");
@@ -66,7 +66,7 @@ class CheckedService {
       DDPRUN_ASSERT(challenged_->protocol == kControlProtocol, "and speaks this protocol");
     }
     if (const Proven* proven = std::get_if<Proven>(&step.answer)) {
-      DDPRUN_ASSERT(proven_, "it proves its key to nobody who has not");
+      DDPRUN_ASSERT(proven_, "it proves its key only to a peer that has proved its own");
       DDPRUN_ASSERT(proven->proof != proof_here(), "the sides prove different things");
       DDPRUN_ASSERT(handshake_.may_join(challenged_->job), "its job is open to it");
       DDPRUN_ASSERT(!handshake_.may_join(challenged_->job + "2"), "and no other");
@@ -108,7 +108,7 @@ class CheckedAgent {
     const auto step = handshake_.receive(message);
     const Proven* proven = std::get_if<Proven>(&message);
     const bool holds_key = proven && nonce_ && proven->proof == service_proof();
-    DDPRUN_ASSERT(handshake_.is_over() == holds_key, "nobody is believed without the key");
+    DDPRUN_ASSERT(handshake_.is_over() == holds_key, "no peer is believed without the key");
     over_ = !step || handshake_.is_over() || std::holds_alternative<Refused>(*step);
     if (!step) {
       DDPRUN_ASSERT(step.error().kind == ErrorKind::kProtocol, "the service is to blame");

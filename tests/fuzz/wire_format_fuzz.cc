@@ -72,12 +72,12 @@ void serve(std::string_view bytes, Dialect legacy) {
     DDPRUN_ASSERT(state.held_bytes() <= kKvLimits.held_bytes, "no more is held than is allowed");
     for (std::size_t i = 0; i < replies.pieces(); ++i) {
       DDPRUN_ASSERT(!replies.piece(i).bytes.empty(), "a reply has bytes");
-      DDPRUN_ASSERT(replies.piece(i).to.value < kConnections, "a reply goes to somebody");
+      DDPRUN_ASSERT(replies.piece(i).to.value < kConnections, "a reply goes to a connection");
     }
     replies.clear();
   }
   for (std::uint64_t id = 0; id < kConnections; ++id) state.give_up_wait(StoreConnectionId(id));
-  DDPRUN_ASSERT(state.parked_count() == 0, "nobody waits when all are gone");
+  DDPRUN_ASSERT(state.parked_count() == 0, "no request is parked when all are gone");
 }
 
 }  // namespace

@@ -168,9 +168,8 @@ void mark_optimizer(UsesOfStorages& uses, const torch::optim::Optimizer& optimiz
                     const PickleDict& states) {
   const std::vector<bool> keeps = keeps_states(optimizer);
   for (const auto& entry : states) {
-    const auto index = entry.key().isInt()
-                           ? std::optional(entry.key().toInt())
-                           : parse_number<std::int64_t>(entry.key().toStringRef());
+    const auto index = entry.key().isInt() ? std::optional(entry.key().toInt())
+                                           : parse_number<std::int64_t>(entry.key().toStringRef());
     if (index && *index >= 0 && std::cmp_less(*index, keeps.size()) &&
         keeps[static_cast<std::size_t>(*index)])
       uses.needed(entry.value());

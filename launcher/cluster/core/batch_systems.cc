@@ -45,8 +45,8 @@ struct BatchSystem {
 };
 
 // Torque: PBS Pro and OpenPBS do not set PBS_NUM_NODES. Source: Torque, start_exec.c; pbsdsh(1).
-// Grid Engine: SGE_TASK_ID is "undefined" in a job that is not an array. Source: Son of Grid Engine,
-// exec_job.c; submit(1), "ENVIRONMENTAL VARIABLES".
+// Grid Engine: SGE_TASK_ID is "undefined" in a job that is not an array. Source: Son of Grid
+// Engine, exec_job.c; submit(1), "ENVIRONMENTAL VARIABLES".
 constexpr BatchSystem kSystems[] = {
     {"PBS job", "PBS_NUM_NODES", "PBS_JOBID", "PBS_NUM_NODES", kTorque},
     {"Grid Engine job", "SGE_TASK_ID", "JOB_ID", "NHOSTS", kGridEngine},

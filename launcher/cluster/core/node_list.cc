@@ -33,8 +33,8 @@ std::optional<std::vector<std::string_view>> split_list(std::string_view text) {
   return parts;
 }
 
-// Returns the numbers that a text such as "1,3-5" lists. "001-003" gives 001, 002, 003. nullopt: the
-// text has another form, or lists more than kMost numbers.
+// Returns the numbers that a text such as "1,3-5" lists. "001-003" gives 001, 002, 003. nullopt:
+// the text has another form, or lists more than kMost numbers.
 std::optional<std::vector<std::string>> expand_numbers(std::string_view text) {
   constexpr std::size_t kMostDigits = 18;
   std::vector<std::string> numbers;
@@ -58,8 +58,9 @@ std::optional<std::vector<std::string>> expand_numbers(std::string_view text) {
   return numbers;
 }
 
-// Returns the names that one part of a list stands for: "x[1-2]y[0-1]" gives x1y0, x1y1, x2y0, x2y1.
-// nullopt: the part is empty or wrong, or gives more than kMost names. REQUIRES: its brackets match.
+// Returns the names that one part of a list stands for: "x[1-2]y[0-1]" gives x1y0, x1y1, x2y0,
+// x2y1. nullopt: the part is empty or wrong, or gives more than kMost names. REQUIRES: its brackets
+// match.
 std::optional<std::vector<std::string>> expand_part(std::string_view part) {
   std::vector<std::string> names{""};
   if (part.empty()) return std::nullopt;

@@ -22,8 +22,8 @@ Cells cells_of(const TopRow& row);
 std::string_view column_name(std::size_t column);
 
 // Compares by the column. Returns a number below 0 if `left` comes before `right`, above 0 if it
-// comes after it, and 0 if they are equal. The largest numbers come first, except of ranks and other
-// ids.
+// comes after it, and 0 if they are equal. The largest numbers come first, except of ranks and
+// other ids.
 int compared(const TopRow& left, const TopRow& right, std::size_t column);
 // Compares, as above, in the order in which `ddprun top` starts. First come ranks that do not run,
 // then slow ones, then those that lag most. Of the others those come first that wait least: the

@@ -296,7 +296,7 @@ TEST_F(ControlTest, AKilledAgentLeavesNoSocket) {
   EXPECT_TRUE(eventually([&] { return socket_files().empty(); })) << "the keeper is left";
 }
 
-TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByWhoeverLists) {
+TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByTheNextListing) {
   auto job = running_job("train");
   const Tree tree = tree_of(*job);
   // Each is stopped first: one that sees the end of another would clear up.
@@ -341,7 +341,7 @@ TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
   EXPECT_THAT(job->err(),
               HasSubstr("the commands of ddprun (status, logs, ...) cannot reach this job: make " +
                         sockets() + " for the socket of ddprun's commands: "))
-      << "whoever asks is told why";
+      << "each that asks is told why";
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
   std::filesystem::remove(runtime());

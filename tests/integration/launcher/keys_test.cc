@@ -141,7 +141,7 @@ TEST_F(Keys, AreWantedByThoseWhoSaySo) {
   EXPECT_EQ(alone->wait(), 0) << alone->err();
 }
 
-TEST_F(Keys, WhoListensToEverybodyWithoutSaysSoLoudly) {
+TEST_F(Keys, AServiceThatListensEverywhereWithoutOneWarns) {
   auto service = start_rendezvous({"--listen=*:0", "--munge-socket=none"});
   EXPECT_NE(listening_address(*service), "");
   EXPECT_TRUE(service->wait_for_err("warning: ANYONE who can reach")) << service->err();

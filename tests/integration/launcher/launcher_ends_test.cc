@@ -107,7 +107,7 @@ TEST_F(StoppedReader, DoesNotKeepAJobThatIsToldToEnd) {
   EXPECT_EQ(job_->wait(seconds(10)), 143);
 }
 
-TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilSomebodyWantsItGone) {
+TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilAPersonStopsIt) {
   start_job("yes | head -n 750000; touch done");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "done"); }));
   const pid_t agent = tree_of(*job_).agent;

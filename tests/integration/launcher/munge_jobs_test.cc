@@ -189,24 +189,24 @@ TEST_F(MungeUsers, AJobIsTheUsersWhoBeganItAndRootMayJoin) {
   EXPECT_EQ(first->wait(), 0) << first->err();
 
   const Arguments of_nobody = node(endpoint, {option(), "--rdzv-id=another"}, "true");
-  auto his = start_as_nobody(of_nobody);
-  ASSERT_TRUE(his->wait_for_err("waiting")) << his->err();
+  auto theirs = start_as_nobody(of_nobody);
+  ASSERT_TRUE(theirs->wait_for_err("waiting")) << theirs->err();
   auto roots = start(of_nobody);
   EXPECT_EQ(roots->wait(), 0) << roots->err();
-  EXPECT_EQ(his->wait(), 0) << his->err();
+  EXPECT_EQ(theirs->wait(), 0) << theirs->err();
   end(*service);
 }
 
 TEST_F(MungeUsers, NobodyFollowsAServiceThatAnotherUserRuns) {
   const HeldPort held;
-  auto his = start_as_nobody(node(held.endpoint(), {option()}, "true"));
-  ASSERT_TRUE(his->wait_for_err("waiting")) << his->err();
+  auto theirs = start_as_nobody(node(held.endpoint(), {option()}, "true"));
+  ASSERT_TRUE(theirs->wait_for_err("waiting")) << theirs->err();
   auto roots = start(node(held.endpoint(), {option()}, "true"));
   EXPECT_EQ(roots->wait(), 66) << roots->err();
   EXPECT_THAT(roots->err(), HasSubstr("runs as user 65534"));
   auto second = start_as_nobody(node(held.endpoint(), {option()}, "true"));
   EXPECT_EQ(second->wait(), 0) << second->err();
-  EXPECT_EQ(his->wait(), 0) << his->err();
+  EXPECT_EQ(theirs->wait(), 0) << theirs->err();
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class WorkerOutputTest : public testing::Test {
   std::shared_ptr<WorkerOutput> output_;
 };
 
-TEST_F(WorkerOutputTest, DrainingEndsAlsoWhileSomebodyWritesWithoutEnd) {
+TEST_F(WorkerOutputTest, DrainingEndsAlsoWhileAProcessWritesWithoutEnd) {
   std::signal(SIGPIPE, SIG_IGN);
   std::atomic<int> writes = 0;
   std::thread grandchild([&] {

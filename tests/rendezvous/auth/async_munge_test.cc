@@ -67,7 +67,7 @@ TEST_F(AsyncMungeTest, AMungedThatHangsHoldsNobodyUpForLongerThanItsPatience) {
   EXPECT_TRUE(outcomes_[0]) << "what nobody waits for any more is passed over";
 }
 
-TEST_F(AsyncMungeTest, HasRoomForSoManyTasks) {
+TEST_F(AsyncMungeTest, HasRoomForALimitedNumberOfTasks) {
   munged_->hang();
   for (std::size_t i = 0; i < AsyncMunge::kMaxWaiting + 2; ++i) ask("a");  // one is running
   ASSERT_TRUE(eventually_on(io_, [&] { return !outcomes_.empty(); }));

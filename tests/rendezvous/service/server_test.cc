@@ -424,7 +424,7 @@ TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
   EXPECT_TRUE(await<HeartbeatAck>(agent)) << "nothing of that disturbed the agent";
 }
 
-TEST_F(ServerTest, AsksAgentsForTheirRanksOnlyWhenSomebodyReadsTheStatus) {
+TEST_F(ServerTest, AsksAgentsForTheirRanksOnlyWhenTheStatusIsRead) {
   RawTcpClient agent(service_.port());
   say(agent, hello_of("job", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
@@ -469,7 +469,7 @@ TEST_F(ServerTest, AsksAgentsForTheirRanksWhileAPageOrAUserWatches) {
 }
 
 // An agent in the service's process sends no heartbeats.
-TEST_F(ServerTest, AnAgentInItsProcessIsAskedWhenSomebodyLooks) {
+TEST_F(ServerTest, AnAgentInItsProcessIsAskedWhenTheStatusIsRead) {
   std::atomic<int> asked = 0;
   service_.on_thread([&] {
     RendezvousServer& server = service_.server();

@@ -382,7 +382,7 @@ TEST_F(ServerInAHurry, AStoreOnTheSamePortTakesItsClientsAsEver) {
   });
 }
 
-TEST(ServerWithoutTls, SaysSoToWhoeverSpeaksIt) {
+TEST(ServerWithoutTls, SaysSoToAPeerThatSpeaksTls) {
   const TemporaryDirectory directory;
   const Authority authority(directory.path(), "ours");
   RunningService service;

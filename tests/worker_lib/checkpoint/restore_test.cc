@@ -140,7 +140,7 @@ TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
   });
 }
 
-// With so many ranks, a rank's piece is smaller than a piece of the chained digest.
+// With this many ranks, a rank's piece is smaller than a piece of the chained digest.
 TEST_F(RestoreTest, NineRanksVerifyPiecesThatAreSmallerThanParts) {
   save({1, 2}, 6);
   flip_a_bit(file(2), fs::file_size(file(2)) / 2);

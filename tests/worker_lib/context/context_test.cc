@@ -470,7 +470,7 @@ TEST(Context, TheStoreOutlivesRank0sGroupAsLongAsItIsNeeded) {
     store->set("k", "v");
     EXPECT_EQ(store->get("k", seconds(20)), "v");
   });
-  EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port.port()})) << "somebody has the port";
+  EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port.port()})) << "another program has the port";
 }
 
 // The other ranks need nothing more from a world that has failed.

@@ -51,7 +51,7 @@ class StartByHand : public testing::Test {
   void TearDown() override {
     EXPECT_TRUE(eventually([&] { return mark_.processes().empty(); }));
     EXPECT_TRUE(testing_support::listing(directory_.path()).empty());
-    EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port_.port()})) << "somebody has the port";
+    EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port_.port()})) << "another program has the port";
   }
 
   // Starts a rank that runs `play`. timeout_s: of the bootstrap, and of each collective.

@@ -484,7 +484,7 @@ TEST_P(CpuGroupMessages, InFlightEndWhenTheGroupIsAborted) {
   });
 }
 
-TEST_P(CpuGroupMessages, InFlightEndWithTheirGroupAndEverybodyLearnsOfIt) {
+TEST_P(CpuGroupMessages, InFlightEndWithTheirGroupAndAllRanksLearnOfIt) {
   world_.run([&](CpuGroup& group, int rank) {
     std::vector<char> data(1'000'000);
     Transfers transfers;

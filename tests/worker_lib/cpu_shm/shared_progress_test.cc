@@ -139,7 +139,7 @@ TEST(SharedProgress, AWakeUpThatAStoppedRankOwesIsMissedForAMomentOnly) {
   EXPECT_LT(BootClock::now() - start, kPatience / 2) << "it has slept until its deadline";
 }
 
-TEST(SharedProgress, AFailureWakesEverybodyAndTheFirstIsTheStory) {
+TEST(SharedProgress, AFailureWakesAllRanksAndTheFirstIsKept) {
   Boards boards(3);
   std::vector<std::thread> sleepers;
   for (const int local : {0, 2}) {

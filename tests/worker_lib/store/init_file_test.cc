@@ -30,7 +30,7 @@ TEST_F(InitFile, ThatIsMissingOrEmptySaysNothing) {
   EXPECT_FALSE(read_init_file(path_).value());
 }
 
-TEST_F(InitFile, OfSomebodyElseIsRefused) {
+TEST_F(InitFile, OfAnotherProgramIsRefused) {
   for (const std::string& text :
        {std::string("import torch\n"), std::string("ddprun-meeting-1\nhost\n"),
         std::string("ddprun-meeting-1\nhost\n70000\ntoken\n"), std::string(5000, 'x')}) {

@@ -368,7 +368,7 @@ TEST(WorldStore, AFileOfARank0ThatDoesNotAnswerIsNotReplaced) {
   EXPECT_EQ(text_of(file), text);
 }
 
-TEST(WorldStore, AFileOfSomebodyElseIsNotTouched) {
+TEST(WorldStore, AFileOfAnotherProgramIsNotTouched) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("train.py", "import torch\n");
   for (const int rank : {0, 1}) {

@@ -33,7 +33,7 @@ TEST(ConsoleLook, WhatIsNoTerminalOrNotWantedIsPlain) {
   }
 }
 
-TEST(ConsoleLook, WhereSomebodyTypesNothingIsDrawnBelow) {
+TEST(ConsoleLook, WhereAPersonTypesNothingIsDrawnBelow) {
   ConsoleFacts facts = terminal();
   facts.is_typed_into = true;
   EXPECT_TRUE(look_of(facts).coloured);

@@ -17,7 +17,7 @@ using testing::Not;
 using testing::StartsWith;
 using Action = TopScreen::Action;
 
-// A job of so many ranks, of which rank 1 is stopped and rank 2 lags.
+// Makes a job of that many ranks, of which rank 1 is stopped and rank 2 lags.
 JobView job_of(std::int64_t ranks) {
   JobView view{.id = "train", .phase = "running", .generation = 2};
   view.progress = {.step = 1200, .total_steps = 10'000, .steps_per_second = 12.5};

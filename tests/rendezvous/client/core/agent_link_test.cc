@@ -109,7 +109,7 @@ class AgentLinkTest : public testing::Test {
 TEST_F(AgentLinkTest, SendsNoRanksUnlessTheServiceAsksForThem) {
   bring_up();
   pass(seconds(60), true);
-  EXPECT_TRUE(ranks_sent_.empty()) << "nobody watches, or the service is older";
+  EXPECT_TRUE(ranks_sent_.empty()) << "the job is not watched, or the service is older";
 }
 
 TEST_F(AgentLinkTest, SendsTheRanksAtOnceThenOnceASecondUntilNobodyWatches) {
@@ -672,7 +672,7 @@ TEST_F(AgentLinkTest, WithoutTlsItEndsOnlyWhereNobodyHasSpokenYet) {
   next_try();
   take(link_->connected(now_));
   take(link_->without_tls("the certificate has expired", now_));
-  EXPECT_EQ(lost_count_, 0) << "whoever is in the service's place ends nothing";
+  EXPECT_EQ(lost_count_, 0) << "an impostor of the service ends nothing";
 
   SetUp();  // another agent, which was never welcomed
   take(link_->start(now_));
@@ -716,7 +716,7 @@ TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
   welcome_.instance = "i";
   bring_up();
   take(link_->distrusted("it is another user's", now_));
-  EXPECT_TRUE(link_->deadline()) << "somebody has taken its place; it may come back";
+  EXPECT_TRUE(link_->deadline()) << "another program has its port; it may come back";
 }
 
 TEST_F(AgentLinkTest, DirectivesAreHandedOn) {

@@ -195,7 +195,7 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
   EXPECT_EQ(find<HeartbeatAck>(out, 1)->number, 7u);
 }
 
-TEST_F(JobTableTest, AsksForTheRanksOfAJobOnlyWhileSomebodyWatchesIt) {
+TEST_F(JobTableTest, AsksForTheRanksOfAJobOnlyWhileItIsWatched) {
   receive(1, hello("j", "a"));
   receive(2, hello("k", "b"));
   const auto asks = [this](std::uint64_t connection) {
@@ -207,7 +207,7 @@ TEST_F(JobTableTest, AsksForTheRanksOfAJobOnlyWhileSomebodyWatchesIt) {
   EXPECT_TRUE(asks(1));
   EXPECT_FALSE(asks(2));
   now_ += JobTable::kWatchedFor;
-  EXPECT_FALSE(asks(1)) << "nobody has looked since";
+  EXPECT_FALSE(asks(1)) << "it was not watched since";
   table_.watched("", now_);
   EXPECT_TRUE(asks(1) && asks(2));
   now_ += JobTable::kWatchedFor;
@@ -237,7 +237,7 @@ TEST_F(JobTableTest, KeepsOfTheRanksOnlyThoseThatTheNodeHas) {
   EXPECT_EQ(kept("b"), rows({2, 999}));
   now_ += Membership::kRanksLast + seconds(1);
   receive(2, Heartbeat{2});
-  EXPECT_TRUE(kept("b").empty()) << "nobody watches any more";
+  EXPECT_TRUE(kept("b").empty()) << "it is not watched any more";
 }
 
 // If each of a thousand agents sent its heartbeats at its own time, they would cost three times
@@ -354,7 +354,7 @@ TEST_F(JobTableTest, ARefusedAgentRecallsNothing) {
   wrong.instance = "earlier-1";
   EXPECT_TRUE(find<Refused>(receive(2, wrong), 2)) << "--nnodes=1";
   newcomer.node.agent_id = "newer";
-  EXPECT_TRUE(find<Assignment>(receive(3, newcomer), 3)) << "nobody else is waited for";
+  EXPECT_TRUE(find<Assignment>(receive(3, newcomer), 3)) << "no other node is waited for";
 }
 
 // The service was restarted. New nodes may connect before those that were there earlier.
@@ -755,7 +755,7 @@ TEST_F(OwnedJobTest, IsTheUsersWhoComesFirstAndRootMayJoin) {
       refused->reason,
       "job 'j' belongs to user 1000, but according to munge this node's agent runs as user 1001");
   EXPECT_EQ(table_.find("j")->connected_count(), 1u);
-  EXPECT_FALSE(refusal(come(3, one_of_two("other", "c"), 1001), 3)) << "his own";
+  EXPECT_FALSE(refusal(come(3, one_of_two("other", "c"), 1001), 3)) << "another job, of that user";
   EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), 0), 4)) << "root";
 }
 
@@ -764,12 +764,12 @@ TEST_F(OwnedJobTest, OfRootIsRootsAlone) {
   EXPECT_TRUE(refusal(come(2, one_of_two("j", "b"), 1000), 2));
 }
 
-TEST_F(OwnedJobTest, IsNobodysUntilSomebodyHasProvedWhoHeIs) {
+TEST_F(OwnedJobTest, HasNoOwnerUntilAUserHasProvedTheirIdentity) {
   come(1, one_of_two("j", "a"), std::nullopt);
   const ServiceOutput out = come(2, one_of_two("j", "b"), 1000);
   EXPECT_FALSE(refusal(out, 2));
   EXPECT_TRUE(refusal(come(3, one_of_two("j", "c"), 1001), 3));
-  EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), std::nullopt), 4)) << "he had a key";
+  EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), std::nullopt), 4)) << "it had a key";
 }
 
 TEST_F(OwnedJobTest, TellsNobodyElseHowItEndedAndLeavesItsIdToTheNext) {

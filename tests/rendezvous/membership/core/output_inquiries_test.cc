@@ -273,7 +273,7 @@ TEST_F(OutputInquiriesTest, IsForgottenWithItsReader) {
   EXPECT_THAT(inquiries_.readers(), IsEmpty());
 }
 
-TEST_F(OutputInquiriesTest, ThereAreOnlySoMany) {
+TEST_F(OutputInquiriesTest, TheirNumberIsLimited) {
   for (std::size_t job = 0; job < OutputInquiries::kOfAll / OutputInquiries::kOfJob; ++job) {
     const std::string id = std::to_string(job);
     for (std::size_t i = 0; i < OutputInquiries::kOfJob; ++i) {

@@ -398,7 +398,7 @@ TEST_F(OutputRequestTest, WhoHasGoneIsForgottenByTheAgentsToo) {
   EXPECT_FALSE(table_.is_reader(AgentConnectionId(9)));
 }
 
-TEST_F(OutputRequestTest, IsForWhoeverAsksOnAConnectionOfHisOwn) {
+TEST_F(OutputRequestTest, HasALimitedNumberOfReadersPerJob) {
   two_run();
   EXPECT_FALSE(answer(receive(1, logs()), 1).done);
   for (std::uint64_t i = 0; i < OutputInquiries::kOfJob; ++i) receive(100 + i, logs(true));

@@ -90,8 +90,8 @@ TEST(BackendChoice, ABackendOfTheProgramsOwnIsFoundByItsName) {
   const BackendChoice other = chosen({.device = xpu, .backend = "theirs"}, around);
   EXPECT_EQ(other.device, xpu);
   EXPECT_EQ(other.servers, (Servers{{"xpu", "theirs"}, {"cpu", "theirs"}}));
-  EXPECT_EQ(refusal({.device = {}, .backend = "his"}, around),
-            "there is no backend 'his'; there are cpu, nccl, mine and theirs");
+  EXPECT_EQ(refusal({.device = {}, .backend = "hers"}, around),
+            "there is no backend 'hers'; there are cpu, nccl, mine and theirs");
 }
 
 TEST(BackendChoice, WhatCannotBeHadIsSaid) {

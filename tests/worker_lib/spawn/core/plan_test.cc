@@ -62,7 +62,7 @@ TEST(SpawnPlan, RanksReadBackTheirPlaceAndTheStoreThatIsHostedForThem) {
   EXPECT_TRUE(env.agent_store);
 }
 
-TEST(SpawnPlan, RanksShareTheCpusUnlessSomebodySaysOtherwise) {
+TEST(SpawnPlan, RanksShareTheCpusUnlessToldOtherwise) {
   for (const auto& [ranks, threads] : {std::pair(1, 8), {2, 4}, {3, 2}, {8, 1}, {9, 1}}) {
     EXPECT_EQ(threads_of_rank(place_of(ranks)), threads);
     EXPECT_THAT(variables_of_rank(Rank(0), place_of(ranks), lookup_in({})).set,
