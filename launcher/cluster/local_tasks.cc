@@ -24,7 +24,7 @@ namespace {
 
 constexpr Duration kOthersCome = std::chrono::seconds(10);
 constexpr Duration kBetweenTries = std::chrono::milliseconds(20);
-constexpr const char* kOnlyOne = " (--no-detect: only one of the tasks is ddprun)";
+constexpr const char* kOnlyOne = " (if only one of the tasks is ddprun, add --no-detect)";
 
 struct Address {
   sockaddr_un address{};

@@ -99,7 +99,7 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
     return meant.empty() ? std::move(job).error() : invalid_argument(std::move(meant));
   }
   if (job->options.command != LaunchCommand::kRun) {
-    return invalid_argument("--version, --print-config and --dry-run are not for doctor");
+    return invalid_argument("--version, --print-config and --dry-run cannot be used with doctor");
   }
   line.request.options = std::move(job->options);
   if (!has_program) line.request.options.program.clear();

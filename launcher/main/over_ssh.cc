@@ -36,7 +36,7 @@ struct Contradiction {
 constexpr std::string_view kServes = "the first host serves the rendezvous, at a port of its own";
 constexpr auto kContradictions = std::to_array<Contradiction>({
     {"standalone", "--hosts makes a job of several nodes"},
-    {"node-rank", "the order of the hosts is that of the node ranks"},
+    {"node-rank", "the hosts have node ranks in the order in which they are given"},
     {"rdzv-endpoint", kServes},
     {"master-addr", kServes},
     {"master-port", kServes},

@@ -214,8 +214,9 @@ bool is_typed() {
 Error refuse_tasks(const ClusterPlan& plan) {
   return invalid_argument(concat("it started ", plan.tasks,
                                  " tasks on a node, but one ddprun starts all workers",
-                                 " of a node: ", plan.remedy, " ddprun --nproc-per-node=",
-                                 plan.tasks, " ... (--no-detect: only one of the tasks is ddprun)"))
+                                 " of a node: ", plan.remedy,
+                                 " ddprun --nproc-per-node=", plan.tasks,
+                                 " ... (if only one of the tasks is ddprun, add --no-detect)"))
       .within(plan.name);
 }
 
@@ -259,7 +260,7 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
                                    : plan.endpoint_remedy;
     return invalid_argument(concat("it has ", plan.nodes,
                                    " nodes, but does not say where they meet: ", remedy,
-                                   " (--nnodes=1: this node alone)"))
+                                   " (for this node alone, add --nnodes=1)"))
         .within(plan.name);
   }
   if (plan.local_task > 0) return Taken::kWait;

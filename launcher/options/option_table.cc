@@ -215,8 +215,10 @@ std::vector<OptionSpec> make_table() {
        "--hang-timeout=600", setter(&LaunchOptions::hang_timeout, parse_seconds)},
       {.name = "checkpoint-signal",
        .placeholder = "SIGNAL",
-       .help = "signal at which workers of ddprun's library save and exit, as Slurm and preemptors "
-               "send before the end; the exit code then says: start the job again",
+       .help =
+           "signal at which workers of ddprun's library save and exit; Slurm and others can send "
+           "it before a time limit or a preemption. The exit code is then 75: start the job "
+           "again",
        .example = "--checkpoint-signal=USR1",
        .set = setter(&LaunchOptions::checkpoint_signal, parse_checkpoint_signal),
        .choices = {"USR1", "USR2", "TERM"}},
@@ -252,8 +254,9 @@ std::vector<OptionSpec> make_table() {
        "--chdir=/scratch/run7", needed_into(&LaunchOptions::directory)},
       {.name = "env",
        .placeholder = "NAME[=VALUE]",
-       .help = "a variable for workers, without VALUE as it is here; overrides inherited ones and "
-               "ddprun's own, except those that give a worker its place; may be repeated",
+       .help = "set a variable for workers, without VALUE to its value here; overrides inherited "
+               "variables and ddprun's own, except RANK and others that place a worker; may be "
+               "repeated",
        .example = "--env=NCCL_DEBUG=INFO",
        .set = adder(&LaunchOptions::variables, parse_env),
        .repeats = true},
@@ -280,8 +283,8 @@ std::vector<OptionSpec> make_table() {
       {"standalone", "", "a job of one node (also the default without the options below)",
        "--standalone", switch_into(&LaunchOptions::standalone)},
       {"no-detect", "",
-       "take nothing from the scheduler (default: a worker for each GPU or task that it gave; its "
-       "nodes, too, unless options say where nodes meet)",
+       "take nothing from the scheduler (default: one worker for each GPU or task of the "
+       "allocation; also its nodes, unless options say where nodes meet)",
        "--no-detect", switch_into(&LaunchOptions::no_detect)},
       {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",
@@ -329,7 +332,8 @@ std::vector<OptionSpec> make_table() {
        "--on-join=checkpoint", word_into(&LaunchOptions::on_join, kOnJoinWords),
        std::string(enum_name(kOnJoinWords, standard.on_join)), words(kOnJoinWords)},
       {"node-failures", "N",
-       "a node whose workers failed first N times is replaced by a spare, if there is one",
+       "a node whose workers were the first to fail in N generations is replaced by a spare, if "
+       "there is one",
        "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt),
        std::to_string(standard.node_failures)},
       {"node-check", "",
@@ -338,8 +342,8 @@ std::vector<OptionSpec> make_table() {
        "--node-check=memory=4000,link=1000 (MB/s)",
        "--node-check", setter(&LaunchOptions::node_check, parse_node_check)},
       {"lease", "SECONDS",
-       "a node that is silent for this time is lost; it ends its workers a fifth earlier. Used if "
-       "this host starts the service; ddp-rendezvous has its own",
+       "a node that is silent for this time is lost; it ends its own workers after four fifths of "
+       "the time. Used if this host starts the service; ddp-rendezvous has its own",
        "--lease=20", part_into(&LaunchOptions::times, &LeaseTimes::lease, parse_lease),
        in_seconds(standard.times.lease)},
       {"heartbeat-interval", "SECONDS",
@@ -442,8 +446,11 @@ std::vector<OptionSpec> make_table() {
        "(docs/reference/verdicts.md)",
        "--report-file=report.json", needed_into(&LaunchOptions::report_file)},
       {"on-end", "COMMAND",
-       "run this line of shell once when the job is over, on its first node, for 30 s at most: the "
-       "report of --report-file is its stdin, DDPRUN_HEADLINE one line about the end",
+       "run this shell command once when the job is over, on the first node of the job, for 30 s "
+       "at "
+       "most; it reads the report of --report-file from stdin, and DDPRUN_HEADLINE has a line "
+       "about "
+       "the end",
        "--on-end='mail -s \"$DDPRUN_HEADLINE\" me'", needed_into(&LaunchOptions::on_end)},
       {"on-failure", "COMMAND",
        "as --on-end, but only if the exit code of the job is neither 0 nor 75 (saved)",

@@ -134,7 +134,7 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
   const std::string interpreter = interpreter_in(head_of(path));
   if (!interpreter.empty() && access(path_from(directory, interpreter).c_str(), F_OK) != 0) {
     return "its first line names the interpreter " + interpreter + ", which does not exist" +
-           (interpreter.ends_with('\r') ? " (the line ends as on Windows; dos2unix " + path + ")"
+           (interpreter.ends_with('\r') ? " (the line ends with CR LF; run dos2unix " + path + ")"
                                         : "");
   }
   return std::nullopt;

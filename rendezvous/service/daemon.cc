@@ -97,7 +97,7 @@ Error unexpected(const CLI::App& app) {
   const auto option =
       std::ranges::find_if(all, [](const std::string& one) { return one.starts_with('-'); });
   if (option == all.end()) {
-    return invalid_argument("'" + all.front() + "' belongs to no option; --help lists the options");
+    return invalid_argument("unexpected argument '" + all.front() + "'; --help lists the options");
   }
   const std::string name = option->substr(0, option->find('='));
   return invalid_argument("unknown option " + name +

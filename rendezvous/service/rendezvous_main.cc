@@ -50,9 +50,11 @@ void add_options(CLI::App& app, Options& options) {
       time = *given;
     };
   };
-  app.add_option_function<std::string>(
-         "--lease", time_into(options.times.lease, "--lease", parse_lease),
-         "A node that is silent for this time is lost; it ends its workers a fifth earlier")
+  app.add_option_function<std::string>("--lease",
+                                       time_into(options.times.lease, "--lease", parse_lease),
+                                       "A node that is silent for this time is lost; it ends its "
+                                       "own workers after four fifths of "
+                                       "the time")
       ->type_name("SECONDS")
       ->default_str(in_seconds(options.times.lease));
   app.add_option_function<std::string>(
@@ -72,7 +74,7 @@ void add_options(CLI::App& app, Options& options) {
                  "several services of which one leads")
       ->type_name("URL");
   app.add_option("--state-dir", options.state_directory,
-                 "The same as --state dir:DIR, and used instead of it if both are given")
+                 "The same as --state dir:DIR. If both are given, this one counts")
       ->type_name("DIR");
   app.add_option("--advertise", options.advertised,
                  "Where agents and the other services find this one, if it leads (default: the "
@@ -128,7 +130,7 @@ Result<StatePlace> find_place(const Options& given) {
   if (!place) return std::move(place).error().within("--state");
   if (!given.state_directory.empty()) {
     if (place->directory.empty())
-      return invalid_argument("--state-dir says another place: give one of the two")
+      return invalid_argument("names etcd, but --state-dir names a directory: give one of the two")
           .within("--state");
     place->directory = given.state_directory;
   }

@@ -55,7 +55,7 @@ constexpr BatchSystem kSystems[] = {
 std::string describe(const NodeStarter& starter, int nodes, std::string_view hint = "") {
   return concat("it has ", nodes, " nodes: start ddprun on each of them, `", starter.before,
                 "ddprun --nnodes=", nodes, " --rdzv-endpoint=$(hostname):29400 ...", starter.after,
-                "`", hint, " (--nnodes=1: only this node)");
+                "`", hint, " (for this node alone, add --nnodes=1)");
 }
 
 // A batch script runs on one node, and nothing starts ddprun on the others.
@@ -192,7 +192,7 @@ void count_nodes(ClusterPlan& plan, std::string_view answer) {
   if (nodes < 1) {
     plan.nodes_remedy = concat("give --nnodes and --rdzv-endpoint=HOST:PORT, because ",
                                is_pbs ? plan.node_file : kFluxSize, " does not say how many ",
-                               "nodes the job has (--nnodes=1: only this node)");
+                               "nodes the job has (for this node alone, add --nnodes=1)");
     return;
   }
   plan.nodes = nodes;

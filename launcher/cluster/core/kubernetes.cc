@@ -81,7 +81,8 @@ Result<std::optional<ClusterPlan>> plan_of_pod(const EnvLookup& lookup) {
       "set PET_RDZV_ENDPOINT=JOB-0.SERVICE:29400 in the manifest, or name a ddp-rendezvous";
   if (*index > 0 && !lookup("PET_NNODES")) {
     plan.nodes_remedy =
-        "PET_NNODES is not set: set it to the number of pods in the manifest (1: this pod alone)";
+        "PET_NNODES is not set: set it to the number of pods in the manifest (1 for this pod "
+        "alone)";
   }
   // Two Jobs of a JobSet have the same indexes. With an endpoint the service orders the pods.
   const bool is_ordered = lookup("PET_RDZV_ENDPOINT").has_value();

@@ -244,7 +244,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     plan.no_starter =
         concat("it has ", components, " components: start ddprun on the nodes of all, `srun ",
                "--het-group=0-", components - 1, " --ntasks-per-node=1 --kill-on-bad-exit=0 ",
-               "--wait=0 ddprun ...` (--nnodes=1: this node alone)");
+               "--wait=0 ddprun ...` (for this node alone, add --nnodes=1)");
     return plan;
   }
   if (plan.nodes > 1 || here.empty()) plan.starter = srun_on(nodes->size(), lookup);

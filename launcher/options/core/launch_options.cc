@@ -294,7 +294,7 @@ Result<EtcdPlace> plan_etcd(const LaunchOptions& options) {
   }
   if (options.rdzv_id == kDefaultJobId) {
     return missing_value("--rdzv-id",
-                         "a name of its own for each job: all nodes that give it meet in etcd");
+                         "a name for the job: nodes that give the same name form one job");
   }
   if (place.prefix.empty()) place.prefix = "/ddprun-jobs";
   place.prefix += "/" + as_key(options.rdzv_id);

@@ -93,7 +93,7 @@ class Hosts {
     std::ranges::transform(key, key.begin(), [](unsigned char c) { return std::tolower(c); });
     const auto [before, is_new] = places_.try_emplace(key, std::move(place));
     if (!is_new) {
-      return invalid_argument(concat("host '", without_user(entry.name), "' is there twice",
+      return invalid_argument(concat("host '", without_user(entry.name), "' is named twice",
                                      before->second, ": give it once, with all its slots"));
     }
     if (entries_.size() == kMaxNodes)

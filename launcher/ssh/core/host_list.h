@@ -24,7 +24,7 @@ std::string_view without_user(std::string_view name);
 bool is_link_local(std::string_view address);
 
 // Parses "a:4,me@b,[2001:db8::1]:2". The order is that of the node ranks. kInvalidArgument: the
-// error shows the entry that is wrong, or the host that is there twice.
+// error shows the entry that is wrong, or the host that is named twice.
 Result<std::vector<HostEntry>> parse_hosts(std::string_view text);
 
 // Parses the text of a host file. Each line is "HOST [slots=N]"; # begins a comment. OpenMPI's

@@ -341,7 +341,7 @@ TEST(DoctorCommandLine, SaysInOneLineWhatIsWrongWithIt) {
        {"--rdzv-endpont=a"}},
       {"ddprun doctor: error: unknown option --jsn: did you mean --json?\n", {"--jsn"}},
       {"ddprun doctor: error: --libtorch: the value is missing (expected DIR)\n", {"--libtorch"}},
-      {"ddprun doctor: error: --version, --print-config and --dry-run are not for doctor\n",
+      {"ddprun doctor: error: --version, --print-config and --dry-run cannot be used with doctor\n",
        {"--dry-run"}},
   };
   for (const auto& [line, arguments] : wrong) {

@@ -57,7 +57,7 @@ TEST_F(ExecDiagnosis, AnInterpreterThatIsNotThereIsNamed) {
   write("script", "#!/no/such/python -u\n");
   EXPECT_THAT(trouble("./script"), HasSubstr("interpreter /no/such/python, which does not exist"));
   write("windows", "#!/bin/sh\r\n");
-  EXPECT_THAT(trouble("./windows"), HasSubstr("ends as on Windows"));
+  EXPECT_THAT(trouble("./windows"), HasSubstr("the line ends with CR LF"));
   write("good", "#! /bin/sh -e\n");
   EXPECT_EQ(trouble("./good"), "");
 }

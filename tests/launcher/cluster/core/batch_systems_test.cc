@@ -56,7 +56,7 @@ TEST(DetectBatchJob, ABatchScriptOfSeveralNodesIsToldHowToStartOnAll) {
   EXPECT_EQ(error_of(with(kPbs, "PBS_NUM_NODES", "4")),
             "PBS job 12.server: it has 4 nodes: start ddprun on each of them, `pbsdsh -u sh -lc "
             "\"cd $PBS_O_WORKDIR; ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...\"` "
-            "(--nnodes=1: only this node)");
+            "(for this node alone, add --nnodes=1)");
   EXPECT_THAT(
       error_of(kGridEngine),
       HasSubstr("Grid Engine job 4711: it has 2 nodes: start ddprun on each of them, `for h "
@@ -80,8 +80,8 @@ TEST(DetectBatchJob, PbsProSaysTheNodesInAFile) {
   const ClusterPlan two = counted_plan(pro, "n1\nn2\n");
   EXPECT_EQ(two.no_starter,
             "it has 2 nodes: start ddprun on each of them, `pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; "
-            "ddprun --nnodes=2 --rdzv-endpoint=$(hostname):29400 ...\"` (--nnodes=1: only this "
-            "node)");
+            "ddprun --nnodes=2 --rdzv-endpoint=$(hostname):29400 ...\"` (for this "
+            "node alone, add --nnodes=1)");
   EXPECT_THAT(counted_plan(pro, "n1\nn1\nn2\nn2\n").no_starter, HasSubstr("it has 2 nodes"))
       << "slots are not nodes";
   EXPECT_THAT(counted_plan(pro, "n1\nn1\nn2\nn2\n").no_starter, HasSubstr("one slot on each"));
@@ -102,7 +102,7 @@ TEST(DetectBatchJob, FluxIsAsked) {
   EXPECT_EQ(four.no_starter,
             "it has 4 nodes: start ddprun on each of them, `flux run -N $(flux getattr size) "
             "--tasks-per-node=1 ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...` "
-            "(--nnodes=1: only this node)");
+            "(for this node alone, add --nnodes=1)");
   EXPECT_THAT(counted_plan(flux, "flux: no broker\n").nodes_remedy, HasSubstr("give --nnodes"));
 }
 

@@ -219,7 +219,8 @@ TEST(DetectSlurm, AHeterogeneousJobIsStartedByHand) {
                          {"SLURM_NNODES", "1"}};
   constexpr const char* kRefusal =
       "it has 2 components: start ddprun on the nodes of all, `srun --het-group=0-1 "
-      "--ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 ddprun ...` (--nnodes=1: this node alone)";
+      "--ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 ddprun ...` (for this node alone, add "
+      "--nnodes=1)";
   EXPECT_EQ(plan_of(script).no_starter, kRefusal);
   EXPECT_THAT(plan_of(script).starter, IsEmpty());
   const auto typed = detect(without(script, "SLURM_JOB_NODELIST"), /*is_typed=*/true);

@@ -66,7 +66,7 @@ TEST(ParseHostfile, NamesTheLineThatIsWrong) {
   }
   EXPECT_THAT(parse_hostfile("# a\n\n").error().cause, HasSubstr("no hosts"));
   EXPECT_THAT(parse_hostfile("a\nb\na slots=2").error().message(),
-              HasSubstr("line 3: host 'a' is there twice, first in line 1"));
+              HasSubstr("line 3: host 'a' is named twice, first in line 1"));
 }
 
 TEST(ParseHostfile, ReadsTheFormsOfDeepSpeedAndOpenMpi) {
