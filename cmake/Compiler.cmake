@@ -104,6 +104,15 @@ function(ddprun_library name)
     PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
 endfunction()
 
+# ddprun_pch(NAME CARRIER.cc HEADERS...): an object library whose precompiled header other targets
+# reuse. CMake needs a source that carries it. It is only preprocessed: with LibTorch's
+# headers an empty unit takes 4 to 9 s, and nothing links this one.
+function(ddprun_pch name carrier)
+  add_library(${name} OBJECT ${carrier})
+  set_source_files_properties(${carrier} PROPERTIES COMPILE_OPTIONS -E)
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+
 # ddprun_use_torch(TARGET [PCH target]): adds LibTorch (CPU) and its headers as the library
 # precompiles them, or the precompiled header of another target. Only units with the same flags can
 # use a precompiled header, so programs have -fPIC, too.
