@@ -59,7 +59,7 @@ kill_worker() { # kills a worker on node 1
   kill -9 "$victim"
 }
 echo "--- a worker is killed before and after a requeue; each life has all restarts"
-submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 40"
+submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 25"
 await 'epoch +2 ' || exit 1
 kill_worker
 await 'resumed at step [1-9]' || exit 1
@@ -81,7 +81,7 @@ undisturbed=$(digest_of "$log")
 check "it printed a digest" test -n "$undisturbed"
 
 echo "--- the job is requeued by hand, then asked to save, and goes on each time"
-submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 40"
+submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 25"
 await 'epoch +2 ' || exit 1
 slurm-cluster run scontrol requeue "$job"
 await 'asked to leave: saved at step [1-9]' || exit 1
