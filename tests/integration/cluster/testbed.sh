@@ -64,3 +64,45 @@ submit() { # extra export variables, options of sbatch
     "$source_dir/examples/slurm/train.sbatch") || exit 1
   log=$work/train-digits-$job.log
 }
+# Runs two jobs at once on the same nodes. Each worker waits until the workers of both have started.
+two_jobs() {
+  local one rank
+  rm -f a.[01] b.[01]
+  printf '%s\n' 'touch "$1.$RANK"' \
+    'until [ -e a.0 ] && [ -e a.1 ] && [ -e b.0 ] && [ -e b.1 ]; do sleep 0.1; done' \
+    'echo "$1: rank $RANK of $WORLD_SIZE at $MASTER_ADDR"' >meet.sh
+  for one in a b; do
+    timeout 60 slurm-cluster run srun -N2 --ntasks-per-node=1 --cpus-per-task=1 \
+      "$bin/ddprun" sh meet.sh $one >$one.log 2>&1 &
+    eval "pid_$one=$!"
+  done
+  for one in a b; do
+    eval "wait \$pid_$one"
+    check "job $one ends with 0" test $? -eq 0
+    check "job $one says what it took from Slurm" grep -qE \
+      'ddprun: Slurm step [0-9]+\.0: node 1 of 2, 1 worker, rendezvous at ddpnode0:2[0-9]{4}$' \
+      $one.log
+    for rank in 0 1; do
+      check "job $one has rank $rank" grep -q "$one: rank $rank of 2 at " $one.log
+    done
+  done
+}
+# Checks at the end of a test with two nodes that nothing is left, also of a ddprun that was killed,
+# and that no node was drained. Shows the logs and ends the script if a check has failed.
+end_slurm() {
+  echo "--- nothing is left on the nodes, and no node was drained"
+  local i node
+  left() {
+    for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do
+      tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E '/(ddprun|train_digits) |save.sh'
+    done; done 2>/dev/null
+  }
+  for ((i = 0; i < 100; i++)); do
+    [ -z "$(left)" ] && break
+    sleep 0.1
+  done
+  echo "after $((i * 100)) ms: $(left)"
+  check "no process is left" test -z "$(left)"
+  check "both nodes are idle" slurm-cluster wait 30
+  [ $failures -eq 0 ] || { cat "$work"/*.log; exit 1; }
+}

@@ -1,8 +1,9 @@
 """Tests PyTorch's own DistributedDataParallel under ddprun.
 
 argv[1]: the folder of the programs. argv[2]: the sources. argv[3]: the number of jobs. They run
-examples/ddp_digits.py. In each, one rank is killed from outside at a random moment, from the
-first import to the last step. Each job must succeed, with the weights of an undisturbed run.
+examples/ddp_digits.py. In each, one rank is killed from outside at a random moment: by turns
+during the start, from the first import on, and in an epoch. Each job must succeed, with the weights
+of an undisturbed run.
 """
 import os
 import pathlib
@@ -72,9 +73,9 @@ def main() -> None:
         for attempt in range(int(sys.argv[3])):
             job = f"killed-{seed}-{attempt}"
             process = start(binaries, sources, job, work)
-            # The kill comes during the start, or in one of the epochs except the last; then a
-            # little later.
-            epoch = chance.choice([0, 0, 0, 1, 2, 3, 4])
+            # The kill comes during the start, or a little after the end of one of the epochs
+            # except the last.
+            epoch = chance.choice([1, 2, 3, 4]) if attempt % 2 else 0
             before = ""
             while epoch and f"epoch {epoch:2}" not in before:
                 line = process.stdout.readline()

@@ -19,6 +19,7 @@
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/map_store.h"
 #include "tests/support/read_file.h"
+#include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
@@ -511,9 +512,16 @@ TEST_F(CheckpointParts, WhatIsBeyondTheReadersBoundsIsPassedOverAndStays) {
   EXPECT_FALSE(fs::exists(directory_ / "step-000000000004.json"));
 }
 
+// A disk that is not waited for, for tests that write hundreds of files.
+struct UnsyncedDisk : FileCalls {
+  int fsync(int) override { return 0; }
+};
+
 // Each entry of the file in turn gets another type. The error is one line, never an assertion
 // of LibTorch.
 TEST_F(CheckpointParts, EntriesOfTheWrongTypeAreNamed) {
+  UnsyncedDisk disk;
+  const ScopedFileCalls calls(disk);
   DistributedSampler sampler(100, DistributedSamplerOptions{});
   torch::nn::Linear net(2, 2);
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.1));
