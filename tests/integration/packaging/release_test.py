@@ -3,8 +3,8 @@
 
 Without `everything`: what it refuses, each in one line, in a small repository. Nothing is built.
 
-With `everything`: makes the release of a tag, and then a trial of the commit after it, in a clone of
-the newest commit. A package index is needed. LibTorch is that of .venv.
+With `everything`: makes the release of a tag, and then a trial of the commit after it, in a clone
+of the newest commit. A package index is needed. LibTorch is that of .venv.
 """
 import json
 import os
