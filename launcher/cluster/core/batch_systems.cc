@@ -24,14 +24,19 @@ ClusterPlan one_node_plan(const std::string& name, const std::string& job_id,
 struct NodeStarter {
   const char* before;
   const char* after;
+  const char* job_id;  // an option. Jobs may share their first node, and its port.
 };
 
 // pbsdsh gives its tasks neither PATH nor directory.
-constexpr NodeStarter kTorque = {"pbsdsh -u sh -lc \"cd $PBS_O_WORKDIR; ", "\""};
-constexpr NodeStarter kPbsPro = {"pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; ", "\""};
-constexpr NodeStarter kFlux = {"flux run -N $(flux getattr size) --tasks-per-node=1 ", ""};
+constexpr NodeStarter kTorque = {"pbsdsh -u sh -lc \"cd $PBS_O_WORKDIR; ", "\"",
+                                 " --rdzv-id=$PBS_JOBID"};
+constexpr NodeStarter kPbsPro = {"pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; ", "\"",
+                                 " --rdzv-id=$PBS_JOBID"};
+// A task of flux run has a job id.
+constexpr NodeStarter kFlux = {"flux run -N $(flux getattr size) --tasks-per-node=1 ", "", ""};
 constexpr NodeStarter kGridEngine = {
-    "for h in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -V $h ", " & done; wait"};
+    "for h in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -V $h ", " & done; wait",
+    " --rdzv-id=$JOB_ID"};
 
 constexpr std::string_view kFluxSize = "flux getattr size";  // prints the number of nodes
 
@@ -54,8 +59,8 @@ constexpr BatchSystem kSystems[] = {
 
 std::string describe(const NodeStarter& starter, int nodes, std::string_view hint = "") {
   return concat("it has ", nodes, " nodes: start ddprun on each of them, `", starter.before,
-                "ddprun --nnodes=", nodes, " --rdzv-endpoint=$(hostname):29400 ...", starter.after,
-                "`", hint, " (for this node alone, add --nnodes=1)");
+                "ddprun --nnodes=", nodes, " --rdzv-endpoint=$(hostname):29400", starter.job_id,
+                " ...", starter.after, "`", hint, " (for this node alone, add --nnodes=1)");
 }
 
 // A batch script runs on one node, and nothing starts ddprun on the others.
@@ -65,8 +70,9 @@ Result<std::optional<ClusterPlan>> plan_of(const BatchSystem& system, const EnvL
   const Result<int> nodes = needed_count(lookup, system.nodes, system.sign);
   if (!nodes) return nodes.error();
   ClusterPlan plan = one_node_plan(system.name, *job_id, lookup);
-  if (*nodes == 1) return plan;
-  return invalid_argument(describe(system.starter, *nodes)).within(plan.name);
+  plan.nodes = *nodes;
+  if (*nodes > 1) plan.no_starter = describe(system.starter, *nodes);
+  return plan;
 }
 
 // PBS Pro and OpenPBS say the nodes in a file only. Flux says them in no variable of a batch script

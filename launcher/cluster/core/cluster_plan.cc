@@ -11,6 +11,33 @@ namespace {
 constexpr Detector kDetectors[] = {detect_mpi,       detect_slurm_step, detect_slurm_job,
                                    detect_batch_job, detect_cloud,      detect_pod};
 
+// Takes the GPUs from the scheduler in whose job mpirun runs: mpirun says nothing of them. The
+// tasks that this scheduler was asked for are not those of mpirun.
+void take_gpus_of_job(ClusterPlan& plan, const EnvLookup& lookup) {
+  const EnvLookup without_tasks = [&](std::string_view name) {
+    return name == "SLURM_NTASKS" || name == kTasksVariable ? std::nullopt : lookup(name);
+  };
+  for (const Detector detect : kDetectors) {
+    if (detect == detect_mpi) continue;
+    const Result<std::optional<ClusterPlan>> job = detect(without_tasks);
+    if (!job || !*job) continue;
+    plan.workers = (*job)->workers;
+    plan.workers_are = (*job)->workers_are;
+    plan.counts_gpus = (*job)->counts_gpus;
+    return;
+  }
+}
+
+// Lets the plan be that of this node alone.
+void leave_other_nodes(ClusterPlan& plan) {
+  plan.nodes = plan.tasks = plan.own_tasks = 1;
+  plan.node_rank = plan.local_task = 0;
+  for (std::string* text :
+       {&plan.nodes_remedy, &plan.endpoint_remedy, &plan.no_starter, &plan.node_file})
+    text->clear();
+  plan.node_count_command.clear();
+}
+
 }  // namespace
 
 Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool is_typed) {
@@ -24,13 +51,10 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
     if (!found) return found;
     if (!*found) continue;
     ClusterPlan& plan = **found;
-    if (is_typed && plan.must_be_counted()) return std::nullopt;
-    if (is_typed && plan.starter.empty() && plan.no_starter.empty()) {
-      plan.nodes = plan.tasks = plan.own_tasks = 1;
-      plan.node_rank = plan.local_task = 0;
-      plan.nodes_remedy.clear();
-      plan.endpoint_remedy.clear();
-    }
+    if (detect == detect_mpi && plan.tasks == 1 && !plan.workers) take_gpus_of_job(plan, lookup);
+    // The shell of salloc may be on another host.
+    const bool is_of_salloc = detect == detect_slurm_job && !plan.no_starter.empty();
+    if (is_typed && plan.starter.empty() && !is_of_salloc) leave_other_nodes(plan);
     if (plan.tasks > 1) {
       if (plan.workers && *plan.workers < plan.own_tasks && !plan.gpu_remedy.empty()) {
         return invalid_argument(concat("a task sees ", counted(*plan.workers, "GPU"),

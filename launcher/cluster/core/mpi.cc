@@ -20,6 +20,7 @@ struct Launcher {
   const char* nodes;       // the number of nodes with tasks
   const char* job_id;
   const char* remedy;
+  const char* gpus;  // lists the GPUs that all tasks of this node share
 };
 
 // A launcher that runs in the jobs of another one comes before it.
@@ -28,15 +29,16 @@ struct Launcher {
 // Hydra: only Intel MPI names its job. Source: environments that MPICH 4.0.2 and Intel MPI 2021.18
 // gave.
 // Flux: the shell and the batch script of a job have none of these variables. Source:
-// flux-environment(7).
+// flux-environment(7). Its shell gives each task the GPUs of the node. Source: flux-core,
+// gpubind.c.
 constexpr Launcher kLaunchers[] = {
     {"Open MPI job", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_num_nodes",
-     "PMIX_NAMESPACE", "mpirun -N 1"},
+     "PMIX_NAMESPACE", "mpirun -N 1", ""},
     {"Hydra job", "MPI_LOCALNRANKS", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
-     "", "I_MPI_HYDRA_UUID", "mpiexec -ppn 1"},
+     "", "I_MPI_HYDRA_UUID", "mpiexec -ppn 1", ""},
     {"Flux job", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "",
-     "FLUX_JOB_NNODES", "FLUX_JOB_ID", "flux run --tasks-per-node=1"},
+     "FLUX_JOB_NNODES", "FLUX_JOB_ID", "flux run --tasks-per-node=1", "CUDA_VISIBLE_DEVICES"},
 };
 
 // MpirunNode: the node on which mpirun of Open MPI runs.
@@ -125,6 +127,8 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
     if (!local) return local.error();
     plan.local_task = *local;
   }
+  if (plan.tasks == 1) plan.workers = listed_gpus(lookup, launcher.gpus);
+  plan.workers_are = "GPUs of the job";
   const bool is_even = *nodes ? *own_tasks || *size % plan.nodes == 0 : *size % plan.tasks == 0;
   if (!is_even) {
     return invalid_value(std::to_string(*size), concat("expected the same number of tasks on each ",

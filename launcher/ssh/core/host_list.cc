@@ -47,7 +47,8 @@ std::string why_no_host(std::string_view name) {
   const bool is_good = std::ranges::none_of(name, [](char c) {
     return is_control(c) || std::string_view(" '\"/;|&$`<>()[]{},=").find(c) != std::string::npos;
   });
-  return is_good ? "" : kExample;
+  // A user may have a backslash: "DOMAIN\\me".
+  return is_good && host.find_first_of("*?\\") == host.npos ? "" : kExample;
 }
 
 // Parses "host", "host:4", "me@host:4" or "[2001:db8::1]:4".
@@ -170,6 +171,9 @@ Result<std::vector<HostEntry>> parse_hosts(std::string_view text) {
 }
 
 Result<std::vector<HostEntry>> parse_hostfile(std::string_view text) {
+  // Editors of Windows begin a file with this mark.
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   Hosts hosts;
   int number = 0;
   for (std::string_view line : split(text, '\n')) {

@@ -3,8 +3,8 @@
 
 Without `everything`: what it refuses, each in one line, in a small repository. Nothing is built.
 
-With `everything`: makes a trial release in a clone of the newest commit. A package index is
-needed. LibTorch is that of .venv.
+With `everything`: makes the release of a tag, and then a trial of the commit after it, in a clone
+of the newest commit. A package index is needed. LibTorch is that of .venv.
 """
 import json
 import os
@@ -115,16 +115,31 @@ def check_everything(source, folder):
     clone = folder / "clone"
     git(folder, "clone", "--quiet", source, clone)
     (clone / ".venv").symlink_to(source / ".venv")
-    result = run(clone / "scripts/release", umask=0o077)
-    print(result.stdout)
-    assert result.returncode == 0, result.stderr
     version = version_of(source)
-    [dist] = (clone / "dist").iterdir()
-    name = dist.name
-    assert re.fullmatch(rf"{version}~trial\.[0-9a-f]{{12}}", name), name
-    mark = name.removeprefix(f"{version}~")
+    changes = clone / "CHANGELOG.md"
+    changes.write_text(changes.read_text().replace("## Unreleased", f"## {version}", 1))
+    git(clone, "commit", "--quiet", "--all", "--allow-empty", "--message=release")
+    git(clone, "tag", "--annotate", f"--message={version}", f"v{version}")
+    (clone / "next").touch()
+    git(clone, "add", "next")
+    git(clone, "commit", "--quiet", "--message=next")
+    check_release(clone, version, f"v{version}", folder / "tagged")
+    check_release(clone, version, None, folder / "trial")
+
+
+def check_release(clone, version, tag, folder):
+    """Makes a release of a tag, or a trial of HEAD, and checks its files."""
+    folder.mkdir()
+    result = run(clone / "scripts/release", *[tag] if tag else [], umask=0o077)
+    print(result.stdout, flush=True)
+    assert result.returncode == 0, result.stderr
+    commit = run("git", "rev-parse", f"{tag or 'HEAD'}^{{commit}}", cwd=clone).stdout[:12]
+    mark = "" if tag else f"trial.{commit}"
+    name = f"{version}~{mark}" if mark else version
+    dist = clone / "dist" / name
+    build_tag = f"-0{mark}" if mark else ""
     names = sorted(file.name for file in dist.iterdir())
-    expected = [r"SHA256SUMS", rf"ddprun-{version}-0{mark}-py3-none-manylinux_2_\d+_\w+\.whl",
+    expected = [r"SHA256SUMS", rf"ddprun-{version}{build_tag}-py3-none-manylinux_2_\d+_\w+\.whl",
                 rf"ddprun-{name}\.cdx\.json", rf"ddprun-{name}\.tar\.gz",
                 rf"ddprun_{name}-1_\w+\.deb", rf"libddprun-dev_{name}-1_\w+\.deb"]
     assert len(names) == len(expected), names
@@ -142,10 +157,11 @@ def check_everything(source, folder):
     assert run("git", "status", "--porcelain", cwd=clone).stdout == ""
     # The archive depends on the commit alone.
     tar = subprocess.run(["git", "-c", "tar.umask=0022", "archive", f"--prefix=ddprun-{version}/",
-                          "HEAD"], cwd=clone, capture_output=True, check=True).stdout
+                          commit], cwd=clone, capture_output=True, check=True).stdout
     unpacked = subprocess.run(["gzip", "-dc", dist / f"ddprun-{name}.tar.gz"],
                               capture_output=True, check=True).stdout
     assert tar == unpacked
+    assert f"sources of commit {commit}\n" in result.stdout
     check_wheel(next(dist.glob("*.whl")), version, folder)
     for package in dist.glob("*.deb"):
         check_package(package, name, clone, folder / package.name)

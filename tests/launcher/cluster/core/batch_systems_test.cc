@@ -53,14 +53,29 @@ TEST(DetectBatchJob, AJobOfOneNodeGivesItsGpus) {
 }
 
 TEST(DetectBatchJob, ABatchScriptOfSeveralNodesIsToldHowToStartOnAll) {
-  EXPECT_EQ(error_of(with(kPbs, "PBS_NUM_NODES", "4")),
-            "PBS job 12.server: it has 4 nodes: start ddprun on each of them, `pbsdsh -u sh -lc "
-            "\"cd $PBS_O_WORKDIR; ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...\"` "
+  const ClusterPlan four = plan_of(with(kPbs, "PBS_NUM_NODES", "4"));
+  EXPECT_EQ(four.no_starter,
+            "it has 4 nodes: start ddprun on each of them, `pbsdsh -u sh -lc \"cd $PBS_O_WORKDIR; "
+            "ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 --rdzv-id=$PBS_JOBID ...\"` "
             "(for this node alone, add --nnodes=1)");
-  EXPECT_THAT(
-      error_of(kGridEngine),
-      HasSubstr("Grid Engine job 4711: it has 2 nodes: start ddprun on each of them, `for h "
-                "in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -V $h ddprun"));
+  EXPECT_EQ(four.workers, 2) << "for the ddprun of each node, whose endpoint is given";
+  EXPECT_THAT(plan_of(kGridEngine).no_starter,
+              HasSubstr("it has 2 nodes: start ddprun on each of them, `for h in $(cut -d' ' -f1 "
+                        "$PE_HOSTFILE); do qrsh -inherit -V $h ddprun --nnodes=2 "
+                        "--rdzv-endpoint=$(hostname):29400 --rdzv-id=$JOB_ID ..."));
+}
+
+// qsub -I: the other nodes have no such command.
+TEST(DetectBatchJob, ACommandThatWasTypedIsOfThisNodeAlone) {
+  for (const Variables& shell :
+       {with(kPbs, "PBS_NUM_NODES", "4"), without(kPbs, "PBS_NUM_NODES")}) {
+    const auto plan = detect(shell, /*is_typed=*/true);
+    ASSERT_TRUE(plan && *plan);
+    EXPECT_EQ((*plan)->nodes, 1);
+    EXPECT_EQ((*plan)->workers, 2);
+    EXPECT_EQ((*plan)->no_starter, "");
+    EXPECT_FALSE((*plan)->must_be_counted());
+  }
 }
 
 ClusterPlan counted_plan(const Variables& variables, std::string_view answer) {
@@ -80,13 +95,12 @@ TEST(DetectBatchJob, PbsProSaysTheNodesInAFile) {
   const ClusterPlan two = counted_plan(pro, "n1\nn2\n");
   EXPECT_EQ(two.no_starter,
             "it has 2 nodes: start ddprun on each of them, `pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; "
-            "ddprun --nnodes=2 --rdzv-endpoint=$(hostname):29400 ...\"` (for this "
-            "node alone, add --nnodes=1)");
+            "ddprun --nnodes=2 --rdzv-endpoint=$(hostname):29400 --rdzv-id=$PBS_JOBID ...\"` "
+            "(for this node alone, add --nnodes=1)");
   EXPECT_THAT(counted_plan(pro, "n1\nn1\nn2\nn2\n").no_starter, HasSubstr("it has 2 nodes"))
       << "slots are not nodes";
   EXPECT_THAT(counted_plan(pro, "n1\nn1\nn2\nn2\n").no_starter, HasSubstr("one slot on each"));
   EXPECT_THAT(counted_plan(pro, "").nodes_remedy, HasSubstr("aux//12.server does not say"));
-  EXPECT_FALSE(*detect(pro, true)) << "a shell of qsub -I";
   EXPECT_FALSE(*detect(without(pro, "PBS_NODEFILE")));
 }
 

@@ -126,6 +126,7 @@ TEST(DetectCloud, SkyPilotOnKubernetesAndMpirunOnSageMaker) {
   Variables hydra = kSageMaker;
   hydra.merge(Variables{{"MPI_LOCALNRANKS", "1"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
   EXPECT_EQ(plan_of(hydra).name, "Hydra job");
+  EXPECT_EQ(plan_of(hydra).workers, 4) << "GPUs of the node";
 }
 
 TEST(DetectCloud, NamesTheVariableThatIsMissingOrWrong) {

@@ -243,6 +243,7 @@ TEST(DetectPod, SlurmAndMpirunInAPodAreNoPods) {
   Variables hydra = kPod;
   hydra.merge(Variables{{"MPI_LOCALNRANKS", "1"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
   EXPECT_EQ(plan_of(hydra).name, "Hydra job");
+  EXPECT_EQ(plan_of(hydra).workers, 2) << "GPUs of the pod";
 }
 
 TEST(DetectPod, NamesTheVariableThatIsMissingOrWrong) {

@@ -208,6 +208,14 @@ TEST(DetectMpi, ReadsFlux) {
             "nodes: flux run --tasks-per-node=1)");
 }
 
+TEST(DetectMpi, TheGpusOfAFluxJobAreItsWorkers) {
+  const Variables task = with(kFlux, "CUDA_VISIBLE_DEVICES", "0,1,2,3");
+  EXPECT_EQ(to_sentence(plan_of(task), 4, Taken::kNodes),
+            "Flux job f3ETxsR9H: node 2 of 4, 4 workers (GPUs of the job)");
+  EXPECT_EQ(plan_of(with(kFlux, "CUDA_VISIBLE_DEVICES", "-1")).workers, std::nullopt);
+  EXPECT_EQ(plan_of(with(task, "FLUX_JOB_SIZE", "8")).workers, 2) << "one for each task";
+}
+
 // Composed from what Open MPI 5.0.11 gave, without what Open MPI itself adds.
 TEST(DetectMpi, ATaskOfPrrteAloneIsToldWhatItNeeds) {
   const Variables task{
@@ -244,6 +252,36 @@ TEST(DetectMpi, MpirunInAStepOfSlurmIsMpirun) {
   hydra.merge(Variables(inside));
   for (const auto& [name, value] : kOpenMpi) hydra.erase(name);
   EXPECT_EQ(plan_of(hydra).name, "Hydra job");
+}
+
+// mpirun -N 1 in a job of Slurm with GPUs: in its batch script, and on the other nodes.
+TEST(DetectMpi, TheGpusOfTheJobInWhichMpirunRunsAreItsWorkers) {
+  Variables script = first_of_open_mpi();
+  script.merge(Variables{{"SLURMD_NODENAME", "node0"},
+                         {"SLURM_GPUS_ON_NODE", "4"},
+                         {"SLURM_JOB_ID", "812"},
+                         {"SLURM_JOB_NODELIST", "node[0-1]"},
+                         {"SLURM_NTASKS", "16"},
+                         {"SLURM_TASKS_PER_NODE", "8(x2)"}});
+  EXPECT_EQ(plan_of(script).name, "Open MPI job 320536577");
+  EXPECT_EQ(plan_of(script).workers, 4);
+  EXPECT_EQ(plan_of(script).workers_are, "GPUs of the job");
+  EXPECT_EQ(plan_of(without(script, "SLURM_GPUS_ON_NODE")).workers, std::nullopt)
+      << "mpirun starts the tasks";
+  Variables other = kOpenMpi;
+  other.merge(Variables{{"SLURM_JOB_ID", "812"},
+                        {"SLURM_NODEID", "0"},
+                        {"SLURM_STEP_GPUS", "0-3"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_STEP_NODELIST", "node1"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "1"}});
+  EXPECT_EQ(plan_of(other).workers, 4);
+  EXPECT_EQ(plan_of(other).nodes, 2);
+  other["OMPI_COMM_WORLD_SIZE"] = "4";
+  other["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  EXPECT_EQ(plan_of(other).workers, 2) << "one for each task";
+  EXPECT_EQ(plan_of(with(kHydra, "CUDA_VISIBLE_DEVICES", "0,1")).workers, std::nullopt)
+      << "no scheduler gave them";
 }
 
 TEST(DetectMpi, MpirunInFluxIsMpirun) {

@@ -34,6 +34,9 @@ TEST(ParseHosts, RefusesWhatIsNoHost) {
                           "a/b",
                           "a;b",
                           "a\nb",
+                          "a\\nb",
+                          "node*",
+                          "node?",
                           "a:99999999999"}) {
     EXPECT_FALSE(parse_hosts(bad)) << bad;
   }
@@ -52,6 +55,7 @@ TEST(ParseHosts, ReadsNamesUsersAddressesAndSlots) {
   EXPECT_THAT(*parse_hosts("a"), ElementsAre(host("a")));
   EXPECT_THAT(*parse_hosts("a:4, b:8,c"), ElementsAre(host("a", 4), host("b", 8), host("c")));
   EXPECT_THAT(*parse_hosts("me@a:4,10.0.0.1:2"), ElementsAre(host("me@a", 4), host("10.0.0.1", 2)));
+  EXPECT_THAT(*parse_hosts("CORP\\me@a"), ElementsAre(host("CORP\\me@a")));
   EXPECT_THAT(*parse_hosts("[fe80::1]:4,[fe80::2%eth0],me@[::1]"),
               ElementsAre(host("fe80::1", 4), host("fe80::2%eth0"), host("me@::1")));
 }
@@ -76,6 +80,9 @@ TEST(ParseHostfile, ReadsTheFormsOfDeepSpeedAndOpenMpi) {
                               "bb\tmax-slots=2   slots=2\nroot@cc\n[fe80::1] slots=3"),
               ElementsAre(host("aa", 4), host("bb", 2), host("root@cc"), host("fe80::1", 3)));
   EXPECT_THAT(*parse_hostfile("a:4"), ElementsAre(host("a", 4)));
+  EXPECT_THAT(*parse_hostfile("\xEF\xBB\xBF"
+                              "a slots=4\r\nb\r\n"),
+              ElementsAre(host("a", 4), host("b")));
   EXPECT_THAT(*parse_hostfile("// two nodes\na slots = 4 max-slots= 8 // the first\nb\tslots =2"),
               ElementsAre(host("a", 4), host("b", 2)));
 }
