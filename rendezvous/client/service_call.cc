@@ -17,7 +17,7 @@
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/protocol/control_codec.h"
-#include "rendezvous/transport/transport.h"
+#include "rendezvous/transport/send_queue.h"
 
 namespace ddprun {
 namespace {
@@ -43,7 +43,11 @@ class Call {
                                                : std::min(call.to_answer, kOthersMayAnswer)),
         asked_until_(call.to_answer),
         timer_(io_),
-        transport_(std::make_shared<Transport>(tcp::socket(io_))) {
+        transport_(std::make_shared<Transport>(tcp::socket(io_))),
+        queue_(std::make_shared<SendQueue>(transport_)) {
+    queue_->on_sent = [this](const Result<std::size_t>& sent) {
+      if (!sent) fail(sent.error().kind, sent.error().message());
+    };
     if (call.munge) munge_.emplace(io_, call.munge);
   }
 
@@ -209,18 +213,8 @@ class Call {
   void transmit(const Message& message) {
     const Result<std::string> bytes = encode(message);
     if (!bytes) return fail(bytes.error().kind, bytes.error().message());
-    unsent_ += *bytes;
-    flush();
-  }
-
-  void flush() {
-    if (!sending_.empty() || unsent_.empty()) return;
-    sending_.swap(unsent_);
-    transport_->write({asio::buffer(sending_)}, [this](const Result<void>& written) {
-      if (!written) return fail(written.error().kind, written.error().message());
-      sending_.clear();
-      flush();
-    });
+    queue_->add(*bytes);
+    queue_->flush();
   }
 
   const ServiceCall& call_;
@@ -230,11 +224,10 @@ class Call {
   asio::io_context io_{1};
   asio::steady_timer timer_;
   TransportPtr transport_;
+  std::shared_ptr<SendQueue> queue_;
   std::optional<AsyncMunge> munge_;
   std::optional<AgentHandshake> handshake_;
   FrameReader frames_;
-  std::string unsent_;
-  std::string sending_;
   ServiceReply reply_;
   std::optional<Error> error_;
   bool is_over_ = false;

@@ -1,39 +1,29 @@
 #include "rendezvous/service/server.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <variant>
 #include <vector>
 
-#include "base/earlier.h"
 #include "base/random_id.h"
-#include "rendezvous/auth/async_munge.h"
-#include "rendezvous/auth/core/failure_rate.h"
-#include "rendezvous/auth/core/handshake_turns.h"
 #include "rendezvous/http/entry.h"
 #include "rendezvous/http/page_forms.h"
 #include "rendezvous/http/process_figures.h"
 #include "rendezvous/membership/core/outbox.h"
 #include "rendezvous/net/blocking_socket.h"
-#include "rendezvous/net/core/first_bytes.h"
 #include "rendezvous/net/limited_log.h"
 #include "rendezvous/net/tcp_acceptor.h"
-#include "rendezvous/net/tcp_address.h"
 #include "rendezvous/persistence/state_writer.h"
 #include "rendezvous/protocol/control_codec.h"
-#include "rendezvous/protocol/core/handshake.h"
 #include "rendezvous/service/etcd_role.h"
 #include "rendezvous/service/pages.h"
+#include "rendezvous/service/pending_connections.h"
+#include "rendezvous/service/session.h"
 #include "rendezvous/store/server.h"
-#include "rendezvous/transport/transport.h"
 
 namespace ddprun {
 
@@ -42,36 +32,6 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
-
-// Session: one agent on TCP. It lives as long as an operation of its socket does.
-struct Session : std::enable_shared_from_this<Session> {
-  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
-          std::optional<UserId> munge_user)
-      : wire(std::make_shared<Transport>(std::move(the_socket))),
-        id(number),
-        hello_timer(wire->socket().get_executor()),
-        handshake(keys, random_hex(kNonceBytes), munge_user) {
-    if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
-  }
-
-  const TransportPtr wire;
-  AgentConnectionId id;
-  asio::steady_timer hello_timer;
-  ServiceHandshake handshake;
-  SocketAddress peer;
-  std::string peer_host;        // numeric
-  std::string service_address;  // the service's end of the connection, numeric
-  FrameReader frames;
-  std::string unsent;
-  std::string sending;
-  std::string first_bytes;  // too few yet to show the kind of client
-  bool identified = false;  // it is an agent, or its first bytes are an agent's
-  bool is_pending = true;   // it has sent no Hello that was accepted
-  bool close_when_sent = false;
-  bool is_unflushed = false;
-  bool has_turn = false;  // its TLS handshake has begun (HandshakeTurns)
-};
-using SessionPtr = std::shared_ptr<Session>;
 
 // LocalAgent: an agent in this process.
 struct LocalAgent {
@@ -91,12 +51,6 @@ struct PageCall {
 // Stacks come within 30 s of a node.
 constexpr Duration kPagePatience = std::chrono::seconds(45);
 constexpr std::size_t kPageCalls = 8;
-
-// Waiting: a TLS handshake that has not begun, because its address has too many in flight.
-struct Waiting {
-  std::weak_ptr<Session> session;
-  TimePoint since;
-};
 
 // How long an agent that comes to a standby waits for the election of a leader. It is less than an
 // agent waits for an answer.
@@ -118,11 +72,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       : io_(io),
         log_(log),
         quiet_(options.embedded),
-        hello_timeout_(options.hello_timeout),
         table_(with_calendar(std::move(options)), kept ? kept->state : ServiceState(),
                BootClock::now()),
         timer_(io),
-        turns_(options.handshake_turns),
         lag_timer_(io),
         http_(
             std::in_place,
@@ -132,9 +84,22 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
               note_watcher({});
               return ServicePages::edition(table_);
             }),
-        turn_timer_(io),
         drain_timer_(io),
         election_timer_(io) {
+    pending_ = PendingConnections::make(
+        io, unauthenticated_log_, counters_, table_.options().hello_timeout,
+        table_.options().handshake_turns,
+        PendingConnectionsEvents{
+            .agent = [this](const SessionPtr& session,
+                            const AgentMessage& message) { adopt(session, message); },
+            .http = [this](const TransportPtr& wire,
+                           const std::string& first_bytes) { http_->adopt(wire, first_bytes); },
+            .is_own =
+                [this](const Hello& hello) {
+                  const ServiceOptions& own = table_.options();
+                  return !own.only_job.empty() && own.is_own_of(hello);
+                },
+            .sent = [this] { check_drained(); }});
     if (kept) {
       table_.note_durable(0);
       writer_ = std::make_unique<StateWriter>(io, std::move(kept->directory), store_events());
@@ -143,8 +108,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       acceptor_.emplace(
           io, std::move(listener),
           TcpAcceptorEvents{
-              .client = [this](tcp::socket socket,
-                               const SocketAddress& peer) { welcome(std::move(socket), peer); },
+              .client =
+                  [this](tcp::socket socket, const SocketAddress& peer) {
+                    pending_->welcome(std::move(socket), peer, next_id());
+                  },
               .cannot_accept =
                   [this](const std::string& why) { unauthenticated_log_.warning(why); }});
     }
@@ -183,21 +150,15 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     timer_.cancel();
     lag_timer_.cancel();
     drain_timer_.cancel();
-    turn_timer_.cancel();
     election_timer_.cancel();
-    waiting_.clear();
     await_leader_.clear();
     role_ = nullptr;
     writer_.reset();
-    munge_.reset();
-    for (auto& [id, session] : sessions_) {
-      session->wire->close();
-      session->hello_timer.cancel();
-    }
+    pending_->close();
+    for (auto& [id, session] : sessions_) session->wire->close();
     sessions_.clear();
     page_calls_.clear();
     locals_.clear();
-    store_ = nullptr;
     shown_store_ = nullptr;
   }
 
@@ -223,17 +184,17 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     gone(id);
   }
 
-  void share_port_with(StoreServer* store) override { store_ = store; }
+  void share_port_with(StoreServer* store) override { pending_->store = store; }
   void show_store(const StoreServer* store) override { shown_store_ = store; }
 
   void set_keys(Keyring keys) override {
-    keys_ = std::move(keys);
+    pending_->keys = std::move(keys);
     http_->close_readers();
   }
   void set_munge(std::shared_ptr<const Munge> munge) override {
-    munge_.emplace(io_, std::move(munge));
+    pending_->munge.emplace(io_, std::move(munge));
   }
-  void set_tls(TlsContextPtr tls) override { tls_ = std::move(tls); }
+  void set_tls(TlsContextPtr tls) override { pending_->tls = std::move(tls); }
   void set_etcd_tls(TlsContextPtr tls) override {
     if (role_) role_->set_tls(std::move(tls));
   }
@@ -246,6 +207,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void drain(std::function<void()> then) override {
     draining_ = true;
+    pending_->drain();
     drained_ = std::move(then);
     acceptor_.reset();
     timer_.cancel();
@@ -272,47 +234,16 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
 
-  std::optional<UserId> munge_user() const {
-    return munge_ ? std::optional(munge_->munge().user()) : std::nullopt;
-  }
-
-  void welcome(tcp::socket socket, const SocketAddress& peer) {
-    const std::string peer_host = peer.host();
-    if (pending_.size() >= kMaxPending) make_room();
-    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
-    session->peer = peer;
-    session->peer_host = peer_host;
-    session->service_address = local_address_of(session->wire->socket().native_handle()).host();
+  // Takes over a connection with its first message.
+  void adopt(const SessionPtr& session, const AgentMessage& message) {
+    session->on_sent = [this, id = session->id](const Result<std::size_t>& sent) {
+      on_sent(id, sent);
+    };
     sessions_[session->id] = session;
-    pending_.insert(session->id);
-    after(session->hello_timer, hello_timeout_, [this, session] {
-      if (!sessions_.contains(session->id) || !session->is_pending) return;
-      if (may_be_silent(session)) return give_to_store(session, {});
-      drop(session, "no hello within " + to_text(hello_timeout_));
-    });
-    read(session);
-  }
-
-  // Returns whether the session may be a store's client. Such a client may be silent for any
-  // time (StoreServer).
-  bool may_be_silent(const SessionPtr& session) const {
-    return store_ && !session->identified && session->first_bytes.empty() &&
-           !session->wire->is_tls();
-  }
-
-  // Makes room for a new connection. The oldest pending session has the smallest number.
-  void make_room() {
-    const SessionPtr oldest = sessions_.at(*pending_.begin());
-    if (may_be_silent(oldest)) return give_to_store(oldest, {});
-    drop(oldest, "no hello yet, and " + std::to_string(kMaxPending) + " other connections wait");
-  }
-
-  // Marks the session as not pending: it has sent a Hello, is dropped, or moves to another
-  // server.
-  void settle(const SessionPtr& session) {
-    session->is_pending = false;
-    session->hello_timer.cancel();
-    pending_.erase(session->id);
+    const UserRequest* request = std::get_if<UserRequest>(&message);
+    if (request && request->follow) enable_keepalive(session->wire->socket().native_handle());
+    take_message(session, message);
+    take_frames(session);
   }
 
   void read(const SessionPtr& session) {
@@ -330,9 +261,12 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void take(const SessionPtr& session, std::string_view bytes) {
     if (session->close_when_sent) return read(session);  // ignores the bytes
-    if (!session->identified) return identify(session, bytes);
     counters_.bytes_received += bytes.size();
     session->frames.append(bytes);
+    take_frames(session);
+  }
+
+  void take_frames(const SessionPtr& session) {
     while (sessions_.contains(session->id) && !session->close_when_sent) {
       const auto frame = session->frames.next();
       if (!frame) return drop(session, frame.error().message());
@@ -341,24 +275,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         return drop(session, taken.error().message());
       }
     }
-    read_on(session);
-  }
-
-  void read_on(const SessionPtr& session) {
     if (sessions_.contains(session->id)) read(session);
   }
 
   Result<void> take_frame(const SessionPtr& session, std::string_view frame) {
-    if (session->is_pending) {
-      const Result<AgentHandshakeMessage> opening = decode<AgentHandshakeMessage>(frame);
-      if (!opening) return opening.error();
-      ServiceHandshake::Step step = session->handshake.receive(*opening);
-      if (step.what != ServiceHandshake::Step::What::kPass) {
-        if (std::holds_alternative<NoHandshake>(*opening)) mark_refusal(step, frame);
-        carry_out(session, step);
-        return {};
-      }
-    }
     const Result<AgentMessage> message = decode<AgentMessage>(frame);
     if (!message) {
       // A peer of a later version may send messages that this version does not know.
@@ -366,32 +286,26 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       if (is_later && table_.has_agent(session->id)) return {};
       return message.error();
     }
-    const Hello* hello = std::get_if<Hello>(&*message);
-    const UserRequest* request = std::get_if<UserRequest>(&*message);
-    if (request && !session->is_pending && !table_.has_agent(session->id)) {
+    if (std::holds_alternative<UserRequest>(*message) && !table_.has_agent(session->id)) {
       return Error{.kind = ErrorKind::kProtocol, .cause = "only agents may send several requests"};
     }
-    if (hello || (request && session->is_pending)) {
-      const std::string& job = hello ? hello->job.id : request->job;
-      if (!session->handshake.may_join(job)) {
-        turn_away(session, Refused{"the key was proved for a job other than '" + job + "'"});
-        return {};
-      }
-      settle(session);
-      if (request && request->follow) enable_keepalive(session->wire->socket().native_handle());
-    }
+    take_message(session, *message);
+    return {};
+  }
+
+  void take_message(const SessionPtr& session, const AgentMessage& message) {
     if (role_ && !role_->leads()) {
       role_->look();
+      const Hello* hello = std::get_if<Hello>(&message);
       const ServiceTerm served = hello && hello->assignment ? hello->assignment->term : 0;
       if (role_->has_to_wait(served) && !await_leader_.contains(session->id)) {
-        let_wait(session, *message);
+        let_wait(session, message);
       } else {
         send_away(session, role_->standby_answer());
       }
-      return {};
+      return;
     }
-    receive_from(session, *message);
-    return {};
+    receive_from(session, message);
   }
 
   void receive_from(const SessionPtr& session, const AgentMessage& message) {
@@ -400,7 +314,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                             .local = false,
                             .service_address = session->service_address,
                             .peer_address = session->peer_host,
-                            .user = session->handshake.proven_user()},
+                            .user = session->user},
                            message, BootClock::now()));
   }
 
@@ -426,186 +340,13 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     }
   }
 
-  // Says in a refusal whether this service runs for the job of the Hello alone. An agent that can
-  // prove its identity begins with a Knock. It does not believe a refusal without proof.
-  void mark_refusal(ServiceHandshake::Step& step, std::string_view frame) const {
-    Refused* refused = std::get_if<Refused>(&step.answer);
-    if (!refused || table_.options().only_job.empty()) return;
-    const Result<AgentMessage> message = decode<AgentMessage>(frame);
-    const Hello* hello = message ? std::get_if<Hello>(&*message) : nullptr;
-    refused->is_of_job = hello && table_.options().is_own_of(*hello);
-  }
-
-  void carry_out(const SessionPtr& session, const ServiceHandshake::Step& step) {
-    using What = ServiceHandshake::Step::What;
-    switch (step.what) {
-      case What::kPass: return;
-      case What::kRefuse:
-        if (step.is_wrong_proof) return refuse_proof(session, step.answer);
-        return turn_away(session, step.answer);
-      case What::kPutOff: return turn_away(session, step.answer);
-      case What::kAskMunge: return ask_munge(session, step.task);
-      case What::kAnswer:
-        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
-        return send(session, step.answer);
-    }
-  }
-
-  void ask_munge(const SessionPtr& session, const MungeTask& task) {
-    munge_->ask(task, [this, weak = std::weak_ptr(session)](const MungeOutcome& outcome) {
-      const SessionPtr asker = weak.lock();
-      if (!asker || !sessions_.contains(asker->id) || asker->close_when_sent) return;
-      carry_out(asker, asker->handshake.answered(outcome));
-    });
-  }
-
-  // Refuses a wrong proof. After too many wrong proofs the answer is "try later", so that
-  // guessing keys yields nothing more. Right proofs never come here.
-  void refuse_proof(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    const std::string& job = session->handshake.job();
-    const std::string who = session->peer_host + " " + job;
-    const bool too_often = failures_.is_blocked(who, BootClock::now());
-    failures_.note(who, BootClock::now());
-    if (!too_often) return turn_away(session, answer);
-    ++counters_.blocked;
-    ++counters_.closed_before_hello;
-    turn_away(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
-                               session->peer_host + ": try later"});
-  }
-
-  // Sends the last message: Refused, or Silence for a peer that is to try later. Only a refused
-  // peer is counted, because otherwise the reason may be no fault of the peer.
-  void turn_away(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    const Refused* refused = std::get_if<Refused>(&answer);
-    if (refused) ++counters_.closed_before_hello;
-    warn_of(session, refused ? refused->reason : std::get<Silence>(answer).reason);
-    session->close_when_sent = true;
-    send(session, answer);
-  }
-
-  void identify(const SessionPtr& session, std::string_view bytes) {
-    // Bytes from inside TLS show that its handshake is complete.
-    if (std::exchange(session->has_turn, false)) {
-      turns_.complete(session->peer_host);
-      serve_waiting();
-    }
-    session->first_bytes += bytes;
-    const std::optional<ClientKind> kind = client_kind_of(session->first_bytes);
-    if (!kind) return read(session);
-    const std::string first_bytes = std::exchange(session->first_bytes, {});
-    session->identified = true;
-    const bool is_tls = session->wire->is_tls();
-    switch (*kind) {
-      case ClientKind::kAgent:
-        if (is_tls || !tls_) {
-          if (is_tls) session->handshake.bind_to(session->wire->binding());
-          return take(session, first_bytes);
-        }
-        turn_away(session, Refused{"this service requires TLS: give this node "
-                                   "--rdzv-tls-ca"});
-        return read_on(session);
-      case ClientKind::kHttp:
-        settle(session);
-        sessions_.erase(session->id);
-        return http_->adopt(session->wire, first_bytes);
-      case ClientKind::kTls:
-        if (!is_tls) return start_tls(session, first_bytes);
-        break;
-      case ClientKind::kStoreClient:
-        if (store_ && !is_tls) return give_to_store(session, first_bytes);
-        break;
-    }
-    drop(session, "it does not speak the control protocol");
-  }
-
-  // Begins TLS. The first bytes inside TLS then show the kind of client.
-  void start_tls(const SessionPtr& session, const std::string& first_bytes) {
-    if (!tls_) {
-      session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
-      return drop(session, "it speaks TLS, but this service has no --rdzv-tls-cert");
-    }
-    session->identified = false;
-    if (turns_.begin(session->peer_host, BootClock::now()))
-      return shake_hands(session, first_bytes);
-    session->first_bytes = first_bytes;
-    std::deque<Waiting>& waiting = waiting_[session->peer_host];
-    waiting.push_back({session, BootClock::now()});
-    if (waiting.size() > HandshakeTurns::kWaiting) turn_away_oldest(waiting);
-    serve_waiting();
-  }
-
-  // Closes the oldest waiting handshake. Sends the alert, so that an agent retries and does
-  // not report another program.
-  void turn_away_oldest(std::deque<Waiting>& waiting) {
-    const SessionPtr session = waiting.front().session.lock();
-    waiting.pop_front();
-    if (!session || !sessions_.contains(session->id)) return;
-    session->wire->write_now(kTryLater);
-    drop(session, "too many TLS handshakes from its address are in progress: it must try later");
-  }
-
-  void shake_hands(const SessionPtr& session, const std::string& first_bytes) {
-    session->has_turn = true;
-    session->wire->start_tls(TlsChannel::service(tls_), first_bytes);
-    read(session);
-  }
-
-  // Begins handshakes that wait for a turn of their address. The newest goes first, because
-  // the clients of older ones may have given up. Those whose client is gone are dropped.
-  void serve_waiting() {
-    const TimePoint now = BootClock::now();
-    std::optional<TimePoint> next;
-    for (auto it = waiting_.begin(); it != waiting_.end();) {
-      auto& [address, waiting] = *it;
-      while (!waiting.empty() && serve_newest(address, waiting, now)) continue;
-      while (!waiting.empty() && waiting.front().since + HandshakeTurns::kWait <= now) {
-        turn_away_oldest(waiting);
-      }
-      if (waiting.empty()) {
-        it = waiting_.erase(it);
-        continue;
-      }
-      keep_earlier(next, turns_.free_at(address, now));
-      keep_earlier(next, waiting.front().since + HandshakeTurns::kWait);
-      ++it;
-    }
-    if (!next) return;
-    after(turn_timer_, *next - now, [this] { serve_waiting(); });
-  }
-
-  // Returns false if the newest handshake still has to wait, because the address has no turn
-  // now.
-  bool serve_newest(const std::string& address, std::deque<Waiting>& waiting, TimePoint now) {
-    const SessionPtr session = waiting.back().session.lock();
-    const bool is_here = session && sessions_.contains(session->id);
-    const bool is_gone = is_here && has_ended(session->wire->socket().native_handle());
-    if (is_here && !is_gone && !turns_.begin(address, now)) return false;
-    waiting.pop_back();
-    if (is_gone) drop(session, "");
-    if (is_here && !is_gone) shake_hands(session, std::exchange(session->first_bytes, {}));
-    return true;
-  }
-
-  // Returns whether the peer has closed its side. No other code reads this socket now.
-  static bool has_ended(int socket) {
-    char byte = 0;
-    return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-  }
-
-  // Hands the connection over to the store's server.
-  void give_to_store(const SessionPtr& session, std::string_view first_bytes) {
-    settle(session);
-    sessions_.erase(session->id);
-    store_->adopt(session->wire->release(), first_bytes);
-  }
-
   // --- HTTP pages -------------------------------------------------------------------------------
 
   ServiceView view() {
     return {.jobs = table_,
-            .keys = keys_,
+            .keys = pending_->keys,
             .role = role_,
-            .has_tls = tls_ != nullptr,
+            .has_tls = pending_->tls != nullptr,
             .is_draining = draining_,
             .ends_soon = ends_soon_,
             .note_watcher = [this] { note_watcher({}); },
@@ -616,7 +357,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   Figures figures() const {
     Figures figures{.service = counters_, .http = http_->counters(), .store = std::nullopt};
-    figures.service.connections = sessions_.size();
+    figures.service.connections = pending_->size() + sessions_.size();
     if (shown_store_) figures.store = shown_store_->counters();
     figures.process = process_figures();
     figures.state_writable = !table_.why_closed().has_value();
@@ -794,9 +535,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void check_drained() {
     if (!said_farewell_ || !drained_) return;
-    for (const auto& [id, session] : sessions_) {
-      if (!session->sending.empty() || !session->unsent.empty()) return;
-    }
+    const auto has_sent_all = [](const auto& entry) { return entry.second->has_sent_all(); };
+    if (!pending_->has_sent_all() || !std::ranges::all_of(sessions_, has_sent_all)) return;
     if (role_) return role_->resign(std::exchange(drained_, nullptr));
     asio::post(io_, std::exchange(drained_, nullptr));
   }
@@ -843,34 +583,26 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                     text_page("this service does not lead any more: load the page again", 503));
     }
     for (const auto& [id, session] : std::map(sessions_)) {
-      if (!session->is_pending)
-        send_away(session, Silence{"this service does not lead any more: " + why});
+      send_away(session, Silence{"this service does not lead any more: " + why});
     }
   }
 
   // Sends an agent to another service.
   void send_away(const SessionPtr& session, const Silence& answer) {
-    settle(session);
     session->close_when_sent = true;
-    send(session, ServiceMessage(answer));
-  }
-
-  // drop(), and functions that continue after it (say(), flush()), take the session by value.
-  // Their argument may be the map's own pointer to the session, which drop() erases.
-  template <class Message>
-  void send(const SessionPtr& session, const Message& message) {
-    say(session, message);
+    say(session, ServiceMessage(answer));
     flush_all();
   }
 
-  // Like send(), but the message leaves with the next flush_all(), together with all other
-  // unsent messages.
-  template <class Message>
-  void say(SessionPtr session, const Message& message) {
-    const Result<std::string> bytes = encode(message);
-    if (!bytes) return drop(session, bytes.error().message());
-    session->unsent += *bytes;
-    if (session->unsent.size() > kMaxUnsentBytes) {
+  // drop(), and say(), which continues after it, take the session by value. Their argument may be
+  // the map's own pointer to the session, which drop() erases.
+  //
+  // The message leaves with the next flush_all(), together with all other unsent messages.
+  void say(SessionPtr session, const ServiceMessage& message) {
+    if (const Result<void> said = session->say(message); !said) {
+      return drop(session, said.error().message());
+    }
+    if (session->unsent_bytes() > kMaxUnsentBytes) {
       return drop(session, "it does not read its messages");
     }
     flush_soon(session);
@@ -883,33 +615,18 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void flush_all() {
     for (const SessionPtr& session : std::exchange(unflushed_, {})) {
       session->is_unflushed = false;
-      if (sessions_.contains(session->id)) flush(session);
+      if (sessions_.contains(session->id)) session->flush();
     }
     check_drained();
   }
 
-  void flush(SessionPtr session) {
-    if (!session->sending.empty()) return;
-    if (!session->unsent.empty()) {
-      const std::size_t sent = session->wire->write_now(session->unsent);
-      session->unsent.erase(0, sent);
-      counters_.bytes_sent += sent;
-    }
-    if (session->unsent.empty()) {
-      if (session->close_when_sent) return drop(session, "");
-      if (table_.is_reader(session->id)) go_on_reading(session->id);
-      return;
-    }
-    session->sending.swap(session->unsent);
-    session->wire->write({asio::buffer(session->sending)},
-                         [self = shared_from_this(), session](const Result<void>& written) {
-                           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-                           if (!written) return self->drop(session, "");
-                           self->counters_.bytes_sent += session->sending.size();
-                           session->sending.clear();
-                           self->flush(session);
-                           self->check_drained();
-                         });
+  void on_sent(AgentConnectionId id, const Result<std::size_t>& sent) {
+    counters_.bytes_sent += sent ? *sent : 0;
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    if (!sent || found->second->close_when_sent) return drop(found->second, "");
+    if (table_.is_reader(id)) go_on_reading(id);
+    check_drained();
   }
 
   // Continues reading later, not from within the send that has just finished.
@@ -917,7 +634,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     asio::post(io_, [self = shared_from_this(), id] {
       const auto found = self->sessions_.find(id);
       if (self->stopped_ || self->draining_ || found == self->sessions_.end()) return;
-      if (!found->second->unsent.empty() || !found->second->sending.empty()) return;
+      if (!found->second->has_sent_all()) return;
       self->perform(self->table_.all_sent(id, BootClock::now()));
     });
   }
@@ -925,16 +642,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   // Closes the session. `why` becomes a warning. It is empty if the peer has disconnected, or has
   // got its last message.
   void drop(SessionPtr session, const std::string& why) {
-    if (!why.empty()) warn_of(session, why);
-    if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
+    if (!why.empty()) session->warn(unauthenticated_log_, why);
     session->wire->close();
-    settle(session);
     sessions_.erase(session->id);
     gone(session->id);
-  }
-
-  void warn_of(const SessionPtr& session, const std::string& why) {
-    unauthenticated_log_.warning("closed the connection of " + to_text(session->peer) + ": " + why);
   }
 
   void gone(AgentConnectionId id) {
@@ -968,25 +679,17 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   asio::io_context& io_;
   Logger& log_;
   bool quiet_;  // an embedded service does not log, because the agents themselves report
-  Duration hello_timeout_;
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;
   std::optional<TcpAcceptor> acceptor_;
   std::uint64_t last_id_ = 0;  // of connections
   std::map<AgentConnectionId, SessionPtr> sessions_;
-  std::set<AgentConnectionId> pending_;  // the sessions without a Hello
-  std::vector<SessionPtr> unflushed_;    // sessions with messages from this turn of the event loop
-  Keyring keys_;
-  std::optional<AsyncMunge> munge_;
-  TlsContextPtr tls_;
-  FailureRate failures_;  // wrong proofs, by address and job
-  HandshakeTurns turns_;
-  std::map<std::string, std::deque<Waiting>> waiting_;      // by address, the newest last
+  std::vector<SessionPtr> unflushed_;  // sessions with messages from this turn of the event loop
+  std::shared_ptr<PendingConnections> pending_;
   std::map<AgentConnectionId, AgentMessage> await_leader_;  // what they said, by session
   std::map<AgentConnectionId, LocalAgent> locals_;
   std::map<AgentConnectionId, PageCall> page_calls_;
-  StoreServer* store_ = nullptr;  // the store on the same port
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;
   ServiceCounters counters_;
@@ -1000,7 +703,6 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   Outbox outbox_;
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
   LimitedLog unauthenticated_log_{log_, 10, std::chrono::seconds(10)};
-  asio::steady_timer turn_timer_;
   asio::steady_timer drain_timer_;
   asio::steady_timer election_timer_;  // the end of await_leader_'s wait
   std::function<void()> drained_;

@@ -1,5 +1,3 @@
-#include "rendezvous/client/service_link.h"
-
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -12,13 +10,14 @@
 #include "base/assert.h"
 #include "base/random_id.h"
 #include "rendezvous/auth/async_munge.h"
+#include "rendezvous/client/deliver.h"
+#include "rendezvous/client/targets.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/icmp_error.h"
 #include "rendezvous/net/name_service.h"
 #include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/protocol/control_codec.h"
-#include "rendezvous/service/server.h"
-#include "rendezvous/transport/transport.h"
+#include "rendezvous/transport/send_queue.h"
 
 namespace ddprun {
 
@@ -28,66 +27,6 @@ using boost::system::error_code;
 using Addresses = std::vector<SocketAddress>;
 
 namespace {
-
-// Hands on the messages that are for the agent.
-void deliver(const ServiceMessage& message, const ServiceLinkEvents& events) {
-  if (const auto* answer = std::get_if<Answer>(&message)) events.answer(*answer);
-  if (const auto* signal = std::get_if<ForwardSignal>(&message)) events.forward_signal(*signal);
-  if (const auto* tell = std::get_if<TellOutput>(&message)) events.tell_output(*tell);
-  if (const auto* tell = std::get_if<TellSteps>(&message)) events.tell_steps(*tell);
-  if (const auto directive = directive_of(message)) events.directive(*directive);
-}
-
-class LocalLink final : public ServiceLink {
- public:
-  LocalLink(RendezvousServer& server, ServiceLinkEvents events)
-      : server_(server), events_(std::move(events)) {}
-
-  ~LocalLink() override {
-    if (connection_) server_.detach(*connection_);
-  }
-
-  void start() override {
-    connection_ =
-        server_.attach([this](const ServiceMessage& message) { take(message); }, events_.ranks);
-    server_.receive(*connection_, events_.hello(""));
-  }
-
-  void send(const AgentMessage& message) override {
-    if (connection_) server_.receive(*connection_, message);
-  }
-
-  bool send_now(const AgentMessage& message) override {
-    send(message);
-    return connection_.has_value();
-  }
-
-  std::optional<HostPort> place() const override { return std::nullopt; }
-  std::string instance() const override { return instance_; }
-
-  void leave(std::optional<Leave> leave, std::function<void()> then) override {
-    if (connection_) {
-      if (leave) server_.receive(*connection_, *leave);
-      server_.detach(*connection_);
-      connection_.reset();
-    }
-    then();
-  }
-
- private:
-  void take(const ServiceMessage& message) {
-    if (const Welcome* welcome = std::get_if<Welcome>(&message)) instance_ = welcome->instance;
-    if (const Refused* refused = std::get_if<Refused>(&message)) {
-      return events_.refused({refused->reason});
-    }
-    deliver(message, events_);
-  }
-
-  RendezvousServer& server_;
-  ServiceLinkEvents events_;
-  std::optional<AgentConnectionId> connection_;
-  std::string instance_;
-};
 
 // Sets TCP_USER_TIMEOUT of the socket to a quarter of the patience.
 //
@@ -113,8 +52,12 @@ constexpr Duration kAnswerTime = std::chrono::microseconds(500);
 
 // While one service is silent, the others are asked again after this time.
 constexpr Duration kAskAgain = std::chrono::milliseconds(250);
-// Limit of the services that are asked, with those that standbys have named.
-constexpr std::size_t kMostTargets = 32;
+
+std::vector<Target> given_targets(const RemoteLinkOptions& options) {
+  std::vector<Target> all{{.address = options.address, .name = options.address.host}};
+  for (const HostPort& one : options.others) all.push_back({.address = one, .name = one.host});
+  return all;
+}
 
 // RemoteLink: the Asio shell around AgentLink. Its pending operations keep it alive; `over_` ends
 // them.
@@ -130,15 +73,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
         events_(std::move(events)),
         link_(options_.link, Rng(random_seed()), BootClock::now()),
         names_(io, options_.look_up),
+        targets_(given_targets(options_)),
         timer_(io),
         again_(io) {
     DDPRUN_ASSERT(options_.next_ports.size() == options_.link.next_services.size(),
                   "each place has a port");
     DDPRUN_ASSERT(options_.next_ports.empty() || options_.others.empty(),
                   "several places are of one service");
-    targets_.push_back({.address = options_.address, .name = options_.address.host});
-    for (const HostPort& one : options_.others)
-      targets_.push_back({.address = one, .name = one.host});
     if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
@@ -166,8 +107,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     timer_.cancel();
     again_.cancel();
     names_.end();
-    if (!chosen_ || !chosen_->transport->is_open() ||
-        (chosen_->sending.empty() && chosen_->unsent.empty())) {
+    if (!chosen_ || !chosen_->transport()->is_open() || chosen_->queue->has_sent_all()) {
       close_all();
       return then();
     }
@@ -188,43 +128,19 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
  private:
-  // How a contact without a Welcome ended.
-  struct Ending {
-    enum class How {
-      kBroken,
-      kPutOff,
-      kConnectionRefused,
-      kGarbled,
-      kDistrusted,
-      kNoTls,
-      kRefused
-    };
-    How how = How::kBroken;
-    std::string why = {};
-  };
   using How = Ending::How;
 
-  // Target: one of the services that are asked.
-  struct Target {
-    HostPort address;
-    std::string name;                           // that its certificate must have
-    std::vector<tcp::endpoint> endpoints = {};  // of the last successful look-up
-    bool is_asking = false;                     // a name look-up is running
-    bool was_reached = false;                   // the last try got a connection
-    std::optional<Ending> ending = {};          // of the last contact
-  };
-
-  // Contact: one connection to a target at a time. It is open while it has a transport.
+  // Contact: one connection to a target at a time. It is open while it has a queue.
   struct Contact {
     std::size_t target = 0;
     std::vector<tcp::endpoint> rest = {};   // to be tried if this one fails, the next one last
     How failure = How::kConnectionRefused;  // if all endpoints fail
     tcp::endpoint endpoint = {};            // of the connection
-    TransportPtr transport = nullptr;
+    std::shared_ptr<SendQueue> queue = nullptr;
     FrameReader frames = {};
     std::optional<AgentHandshake> handshake = {};  // with a key or munge
-    std::string unsent = {};
-    std::string sending = {};
+
+    const TransportPtr& transport() const { return queue->wire; }
   };
   using ContactPtr = std::shared_ptr<Contact>;
 
@@ -241,15 +157,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   // Begins look-ups. A known address is tried at once. If the last try did not reach it, the name
   // service is asked at the same time. The host may have moved, and the name service may be slow.
   void act(const LinkLookUp&) {
-    const bool is_known = std::ranges::any_of(targets_, has_endpoints);
+    const bool is_known = std::ranges::any_of(targets_, &Target::has_address);
     awaits_address_ = !is_known;
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (targets_[i].endpoints.empty() || !targets_[i].was_reached) ask_name_service(i);
+      if (!targets_[i].has_address() || !targets_[i].was_reached) ask_name_service(i);
     }
     if (is_known) perform(link_.looked_up(BootClock::now()));
   }
-
-  static bool has_endpoints(const Target& target) { return !target.endpoints.empty(); }
 
   void ask_name_service(std::size_t index) {
     if (std::exchange(targets_[index].is_asking, true)) return;
@@ -282,20 +196,6 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (is_trying() && !is_tried(index)) begin_contact(index);
   }
 
-  // Makes each address of a name a target of its own, if several services with a common state have
-  // one name. A host may have an address of each family, so only the first family counts.
-  void spread() {
-    if (link_.term() == 0 || !options_.others.empty()) return;
-    const std::vector<tcp::endpoint> all = targets_.front().endpoints;
-    for (const tcp::endpoint& one : all) {
-      if (one == all.front() || one.protocol() != all.front().protocol()) continue;
-      add_target({.address = {one.address().to_string(), one.port()},
-                  .name = options_.address.host,
-                  .endpoints = {one}});
-    }
-    if (!all.empty()) targets_.front().endpoints.resize(1);
-  }
-
   // Asks the service at this address, too, that the standby `from` has named. Only a service that
   // proves its identity may be a lie. This process does not lie to itself.
   void learn(const std::string& leader, std::size_t from) {
@@ -304,8 +204,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     const Result<HostPort> address = parse_host_port(leader);
     if (!is_believed || !address || address->host.empty()) return;
     if (options_.is_own) forget_all_but(*address);
-    if (add_target({.address = *address, .name = address->host}))
+    if (targets_.add({.address = *address, .name = address->host})) {
       ask_name_service(targets_.size() - 1);
+    }
   }
 
   // Forgets former leaders: another program may have their ports. The first target is this process.
@@ -314,16 +215,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     for (const ContactPtr& one : std::vector(contacts_)) {
       if (one->target > 0) close(one);
     }
-    targets_.resize(1);
+    targets_.keep_first();
     welcomed_at_ = 0;
-  }
-
-  bool add_target(Target target) {
-    const bool is_known =
-        std::ranges::find(targets_, target.address, &Target::address) != targets_.end();
-    if (is_known || targets_.size() >= kMostTargets) return false;
-    targets_.push_back(std::move(target));
-    return true;
   }
 
   // --- a try ------------------------------------------------------------------------------------
@@ -332,17 +225,18 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   bool is_tried(std::size_t target) const {
     return std::ranges::any_of(contacts_, [&](const auto& one) { return one->target == target; });
   }
-  static bool is_open(ContactPtr contact) { return contact->transport != nullptr; }
+  static bool is_open(const ContactPtr& contact) { return contact->queue != nullptr; }
 
   void act(const LinkConnect& connect) {
     close_all();
     if (std::exchange(has_tried_, true)) renew_tls();
     place_ = connect.place;
-    spread();
+    // Several services with a common state may have one name.
+    if (link_.term() != 0 && options_.others.empty()) targets_.spread();
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       targets_[i].was_reached = false;
       targets_[i].ending.reset();
-      if (has_endpoints(targets_[i])) begin_contact(i);
+      if (targets_[i].has_address()) begin_contact(i);
     }
   }
 
@@ -370,30 +264,31 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (contact->rest.empty()) return close(contact);
     const tcp::endpoint endpoint = contact->endpoint = contact->rest.back();
     contact->rest.pop_back();
-    if (contact->transport) contact->transport->close();
-    contact->transport = std::make_shared<Transport>(tcp::socket(io_));
+    if (contact->queue) contact->transport()->close();
+    contact->queue = std::make_shared<SendQueue>(std::make_shared<Transport>(tcp::socket(io_)));
+    contact->queue->on_sent = [this, contact](const Result<std::size_t>& sent) {
+      on_sent(contact, sent);
+    };
     contact->frames = FrameReader();
     contact->handshake.reset();
-    contact->unsent.clear();
-    contact->sending = std::string();
-    tcp::socket& socket = contact->transport->socket();
+    tcp::socket& socket = contact->transport()->socket();
     error_code ignored;  // async_connect() reports the error, too
     socket.open(endpoint.protocol(), ignored);
     keep_icmp_errors(socket.native_handle());
-    socket.async_connect(endpoint, [self = shared_from_this(), contact,
-                                    wire = contact->transport](error_code failed) {
-      if (self->over_ || contact->transport != wire) return;
-      const int fd = wire->socket().native_handle();
-      if (!failed) return self->connected(contact);
-      const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
-      if (!is_refused) contact->failure = How::kBroken;
-      if (!contact->rest.empty()) return self->connect_next(contact);
-      self->ended(contact, {contact->failure, failed.message()});
-    });
+    socket.async_connect(
+        endpoint, [self = shared_from_this(), contact, queue = contact->queue](error_code failed) {
+          if (self->over_ || contact->queue != queue) return;
+          const int fd = queue->wire->socket().native_handle();
+          if (!failed) return self->connected(contact);
+          const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
+          if (!is_refused) contact->failure = How::kBroken;
+          if (!contact->rest.empty()) return self->connect_next(contact);
+          self->ended(contact, {contact->failure, failed.message()});
+        });
   }
 
   void connected(ContactPtr contact) {
-    const int socket = contact->transport->socket().native_handle();
+    const int socket = contact->transport()->socket().native_handle();
     ignore_icmp_errors(socket);
     disable_nagle(socket);
     targets_[contact->target].was_reached = true;
@@ -407,13 +302,14 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
   void greet(ContactPtr contact) {
     if (!options_.tls) return introduce(contact);
-    contact->transport->start_tls(TlsChannel::agent(options_.tls, targets_[contact->target].name));
-    contact->transport->open([self = shared_from_this(), contact,
-                              wire = contact->transport](const Result<void>& opened) {
-      if (self->over_ || contact->transport != wire) return;
-      if (!opened) return self->failed(contact, opened.error());
-      self->introduce(contact);
-    });
+    contact->transport()->start_tls(
+        TlsChannel::agent(options_.tls, targets_[contact->target].name));
+    contact->transport()->open(
+        [self = shared_from_this(), contact, queue = contact->queue](const Result<void>& opened) {
+          if (self->over_ || contact->queue != queue) return;
+          if (!opened) return self->failed(contact, opened.error());
+          self->introduce(contact);
+        });
   }
 
   void introduce(ContactPtr contact) {
@@ -435,14 +331,14 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     contact->handshake.emplace(
         options_.key,
         Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)},
-        contact->transport->binding(), by_munge);
+        contact->transport()->binding(), by_munge);
     transmit(contact, AgentHandshakeMessage(contact->handshake->knock()));
   }
 
   void say_hello(ContactPtr contact) { transmit(contact, AgentMessage(present(contact))); }
 
   Hello present(const ContactPtr& contact) {
-    const int socket = contact->transport->socket().native_handle();
+    const int socket = contact->transport()->socket().native_handle();
     Hello hello = events_.hello(local_address_of(socket).host());
     hello.instance = link_.instance();
     // A leader repeats the assignment, but the agent keeps the first copy of it.
@@ -482,12 +378,12 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   void ask_munge(ContactPtr contact, const MungeTask& task) {
-    munge_->ask(task, [this, contact,
-                       asking = std::weak_ptr(contact->transport)](const MungeOutcome& outcome) {
-      const TransportPtr wire = asking.lock();
-      if (over_ || !wire || contact->transport != wire) return;
-      carry_out(contact, contact->handshake->answered(outcome));
-    });
+    munge_->ask(
+        task, [this, contact, asking = std::weak_ptr(contact->queue)](const MungeOutcome& outcome) {
+          const auto queue = asking.lock();
+          if (over_ || !queue || contact->queue != queue) return;
+          carry_out(contact, contact->handshake->answered(outcome));
+        });
   }
 
   void renew_tls() {
@@ -498,9 +394,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   void read(ContactPtr contact) {
-    contact->transport->read([self = shared_from_this(), contact,
-                              wire = contact->transport](const Result<std::string_view>& bytes) {
-      if (self->over_ || contact->transport != wire) return;
+    contact->transport()->read([self = shared_from_this(), contact,
+                                queue = contact->queue](const Result<std::string_view>& bytes) {
+      if (self->over_ || contact->queue != queue) return;
       if (!bytes) return self->failed(contact, bytes.error());
       contact->frames.append(*bytes);
       self->take_frames(contact);
@@ -508,8 +404,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   void take_frames(ContactPtr contact) {
-    const TransportPtr wire = contact->transport;
-    while (!over_ && contact->transport == wire) {
+    const auto queue = contact->queue;
+    while (!over_ && contact->queue == queue) {
       const auto frame = contact->frames.next();
       if (!frame) return ended(contact, {How::kGarbled, frame.error().message()});
       if (!*frame) return read(contact);
@@ -562,7 +458,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     }
     chosen_ = contact;
     welcomed_at_ = contact->target;
-    end_when_cut_off(contact->transport->socket().native_handle(), welcome.agent_patience);
+    end_when_cut_off(contact->transport()->socket().native_handle(), welcome.agent_patience);
   }
 
   // Handles a refusal. The leader's is final. One without a term ends the join only if no other
@@ -604,7 +500,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     targets_[contact->target].ending = std::move(ending);
     ask_by_another_name(contact->endpoint);
     if (is_trying()) return ask_again_later();
-    report(summary());
+    report(targets_.summary());
   }
 
   // Asks a service again if a target with the same address was passed over. Its certificate may
@@ -624,28 +520,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
       if (error || self->over_ || !self->is_trying()) return;
       for (std::size_t i = 0; i < self->targets_.size(); ++i) {
         if (self->is_tried(i)) continue;
-        if (has_endpoints(self->targets_[i])) {
+        if (self->targets_[i].has_address()) {
           self->begin_contact(i);
         } else {
           self->ask_name_service(i);
         }
       }
     });
-  }
-
-  // Returns what the endings of all contacts mean together. The worse ones count only if they are
-  // true of all services. The text is that of the worst one, because it says most.
-  Ending summary() const {
-    const Target* best = nullptr;
-    const Target* worst = nullptr;
-    for (const Target& one : targets_) {
-      if (!one.ending) continue;
-      if (!best || one.ending->how < best->ending->how) best = &one;
-      if (!worst || one.ending->how > worst->ending->how) worst = &one;
-    }
-    if (!best) return {How::kBroken, "no service answered"};
-    if (targets_.size() == 1) return *best->ending;
-    return {best->ending->how, to_text(worst->address) + ": " + worst->ending->why};
   }
 
   void report(const Ending& ending) {
@@ -705,26 +586,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (!contact || !is_open(contact)) return;
     const Result<std::string> bytes = encode(message);
     if (!bytes) return ended(contact, {How::kBroken, bytes.error().message()});
-    contact->unsent += *bytes;
-    flush(contact);
+    contact->queue->add(*bytes);
+    contact->queue->flush();
   }
 
-  void flush(ContactPtr contact) {
-    if (!contact->sending.empty() || !is_open(contact)) return;
-    if (contact->unsent.empty()) {
-      if (when_sent_ && contact == chosen_) farewell_said();
-      return;
-    }
-    contact->sending.swap(contact->unsent);
-    contact->transport->write({asio::buffer(contact->sending)},
-                              [self = shared_from_this(), contact,
-                               wire = contact->transport](const Result<void>& written) {
-                                if (contact->transport != wire) return;
-                                contact->sending.clear();
-                                if (written) return self->flush(contact);
-                                if (self->over_) return self->farewell_said();
-                                self->ended(contact, {How::kBroken, written.error().message()});
-                              });
+  void on_sent(ContactPtr contact, const Result<std::size_t>& sent) {
+    if (over_ && (!sent || contact == chosen_)) return farewell_said();
+    if (!sent) ended(contact, {How::kBroken, sent.error().message()});
   }
 
   void farewell_said() {
@@ -739,10 +607,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   }
 
   void close(ContactPtr contact) {
-    if (contact->transport) contact->transport->close();
-    contact->transport.reset();
-    contact->unsent.clear();
-    contact->sending = std::string();
+    if (contact->queue) contact->transport()->close();
+    contact->queue.reset();
     std::erase(contacts_, contact);
     if (chosen_ == contact) chosen_.reset();
   }
@@ -766,7 +632,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   ServiceLinkEvents events_;
   AgentLink link_;
   NameService names_;
-  std::vector<Target> targets_;  // the given ones, then those that were learned
+  Targets targets_;              // the given ones, then those that were learned
   std::size_t place_ = 0;        // LinkConnect::place of the last try
   std::size_t welcomed_at_ = 0;  // the target of the last Welcome
   bool awaits_address_ = false;  // the link cannot continue without a look-up's result
@@ -785,10 +651,6 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 };
 
 }  // namespace
-
-std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events) {
-  return std::make_shared<LocalLink>(server, std::move(events));
-}
 
 // The last owner's pointer ends the pending operations. These keep the object itself alive.
 std::shared_ptr<ServiceLink> make_remote_link(asio::io_context& io, RemoteLinkOptions options,
