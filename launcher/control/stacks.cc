@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/concat.h"
+#include "base/split.h"
 #include "launcher/output/core/backtrace_text.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
 
@@ -54,11 +55,7 @@ void StackShow::take(std::string_view json_line) {
 }
 
 void StackShow::take_page(std::string_view lines) {
-  while (!lines.empty()) {
-    const std::size_t end = std::min(lines.find('\n'), lines.size());
-    take(lines.substr(0, end));
-    lines.remove_prefix(std::min(end + 1, lines.size()));
-  }
+  for (const std::string_view line : split(lines, '\n')) take(line);
 }
 
 bool StackShow::has_interpreter() const {

@@ -19,26 +19,15 @@ using namespace std::chrono_literals;
 using Json = nlohmann::json;
 using Rows = std::vector<std::vector<std::string>>;
 
-// Returns a text of one line, because workers or unauthenticated peers may have written it.
-std::string text(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_string()) return "";
-  return in_one_line(found->get<std::string>());
-}
+constexpr auto text = text_field;
+constexpr auto list = list_field;
 
 std::int64_t number(const Json& json, const char* key, std::int64_t otherwise) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number_integer() ? found->get<std::int64_t>() : otherwise;
+  return integer_field(json, key).value_or(otherwise);
 }
 
 std::string digits(const Json& json, const char* key) {
   return std::to_string(number(json, key, 0));
-}
-
-const Json& list(const Json& json, const char* key) {
-  static const Json kNone = Json::array();
-  const auto found = json.find(key);
-  return found != json.end() && found->is_array() ? *found : kNone;
 }
 
 // Converts "2026-11-21T18:50:00.123Z" to "2026-11-21 18:50:00 UTC".

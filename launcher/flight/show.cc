@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/read_whole.h"
+#include "base/split.h"
 #include "base/unique_fd.h"
 #include "launcher/flight/core/compare.h"
 #include "launcher/flight/core/text.h"
@@ -54,11 +55,7 @@ void FlightShow::take(std::string_view json_line) {
 }
 
 void FlightShow::take_page(std::string_view lines) {
-  while (!lines.empty()) {
-    const std::size_t end = std::min(lines.find('\n'), lines.size());
-    take(lines.substr(0, end));
-    lines.remove_prefix(std::min(end + 1, lines.size()));
-  }
+  for (const std::string_view line : split(lines, '\n')) take(line);
 }
 
 void FlightShow::notice(const std::string& words) const {

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -147,13 +146,8 @@ std::string address_towards(const std::string& peer) {
   const Result<std::vector<SocketAddress>> addresses = resolve({peer, 9}, kResolveTimeout);
   if (!addresses) return "";
   for (const SocketAddress& address : *addresses) {
-    // A datagram socket chooses a route without sending anything.
-    const UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!fd.valid() || connect(fd.get(), address.get(), address.size) != 0) continue;
-    SocketAddress own;
-    own.size = sizeof own.storage;
-    if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.size) != 0) continue;
-    if (!is_loopback_address(own) && !is_link_local(own.host())) return own.host();
+    const std::string own = source_address_towards(address);
+    if (!own.empty() && !is_loopback_host(own) && !is_link_local(own)) return own;
   }
   return "";
 }

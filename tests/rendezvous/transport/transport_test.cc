@@ -1,5 +1,6 @@
-// Tests Transport without TLS on a pair of sockets. server_tls_test and tls_test have it with TLS.
-#include "rendezvous/transport/transport.h"
+// Tests Transport and SendQueue without TLS on a pair of sockets. server_tls_test and tls_test have
+// it with TLS.
+#include "rendezvous/transport/send_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -105,6 +106,41 @@ TEST_F(TransportTest, DestroysPendingHandlersWithoutACallWhenItIsClosed) {
   EXPECT_TRUE(io_.stopped()) << "nothing is left to do";
   EXPECT_EQ(captured.use_count(), 1);
   EXPECT_FALSE(is_called);
+}
+
+TEST_F(TransportTest, AQueueSendsMoreThanTheSocketTakesAndCountsIt) {
+  const auto queue = std::make_shared<SendQueue>(transport_);
+  std::size_t sent = 0;
+  queue->on_sent = [&](const Result<std::size_t>& bytes) { sent += bytes ? *bytes : 0; };
+  queue->add("abc");
+  queue->flush();
+  EXPECT_EQ(sent, 3u) << "it is sent at once";
+  const std::string text(16 << 20, 'x');
+  queue->add(text);
+  queue->flush();
+  queue->add("z");
+  queue->flush();
+  EXPECT_FALSE(queue->has_sent_all());
+  std::string received(3 + text.size() + 1, '?');
+  bool is_over = false;
+  boost::asio::async_read(peer_, boost::asio::buffer(received),
+                          [&](boost::system::error_code, std::size_t) { is_over = true; });
+  while (!is_over && io_.run_one_for(std::chrono::seconds(10)) > 0) continue;
+  EXPECT_EQ(received, "abc" + text + "z");
+  EXPECT_TRUE(queue->has_sent_all());
+  EXPECT_EQ(sent, received.size());
+}
+
+TEST_F(TransportTest, AQueueReportsThatThePeerHasGone) {
+  const auto queue = std::make_shared<SendQueue>(transport_);
+  bool has_failed = false;
+  queue->on_sent = [&](const Result<std::size_t>& bytes) { has_failed = has_failed || !bytes; };
+  peer_.set_option(boost::asio::socket_base::linger(true, 0));
+  peer_.close();
+  queue->add(std::string(16 << 20, 'x'));
+  queue->flush();
+  while (!has_failed && io_.run_one_for(std::chrono::seconds(10)) > 0) continue;
+  EXPECT_TRUE(has_failed);
 }
 
 }  // namespace
