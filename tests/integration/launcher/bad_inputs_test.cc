@@ -433,6 +433,7 @@ ddprun --local-addr=no-such-interface.invalid true
 ddprun --hosts= true
 ddprun --hosts=, true
 ddprun --hosts=node0,,node1 true
+ddprun --hosts='node*' true
 ddprun --hosts=node0:0 true
 ddprun --hosts=node0:many true
 ddprun --hosts=node0: true
