@@ -270,9 +270,11 @@ class Agent {
     const bool is_running = supervisor_.state() == Supervisor::State::kRunning;
     if (over_ || !is_running || !part || part->generation != what.generation) return;
     slow_ranks_ = what.slow;
-    rendezvous_.link().send_now(StepReport{
+    StepReport report{
         .generation = what.generation,
-        .steps = step_collector_.take(workers_.marks(), static_cast<std::size_t>(what.steps))});
+        .steps = step_collector_.take(workers_.marks(), static_cast<std::size_t>(what.steps))};
+    if (what.asks_shares) report.shares = workers_.step_shares();
+    rendezvous_.link().send_now(report);
   }
 
   // Node 0 reports its progress now and then, so that the service's pages and books are up to date.

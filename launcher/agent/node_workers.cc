@@ -14,6 +14,7 @@
 #include "base/concat.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
+#include "base/step_shares.h"
 #include "launcher/agent/agent.h"
 #include "launcher/control/server.h"
 #include "launcher/flight/process_flights.h"
@@ -304,6 +305,16 @@ std::vector<std::vector<StepEntry>> NodeWorkers::marks() const {
     if (pages_ && worker->is_open()) marks[static_cast<std::size_t>(rank)] = pages_->marks_of(rank);
   }
   return marks;
+}
+
+std::vector<RankShares> NodeWorkers::step_shares() const {
+  std::vector<RankShares> all;
+  for (const auto& worker : workers_) {
+    if (!pages_ || !worker->is_open() || all.size() == kMaxReportedWorkers) continue;
+    const LocalRank rank = worker->local_rank();
+    if (const auto shares = read_step_shares((*pages_)[rank.value])) all.push_back({rank, *shares});
+  }
+  return all;
 }
 
 std::vector<WorkerSnapshot> NodeWorkers::snapshots() const {

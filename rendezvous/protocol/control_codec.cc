@@ -158,9 +158,16 @@ void fields(F& at, Of<F, StepTimes>& one) {
 }
 
 template <class F>
+void fields(F& at, Of<F, RankShares>& one) {
+  at.field("local_rank", one.local_rank, kCount);
+  fields(at, one.shares);
+}
+
+template <class F>
 void fields(F& at, Of<F, StepReport>& report) {
   at.field("generation", report.generation);
   at.field("steps", report.steps, Most{kMaxReportedSteps, "steps"});
+  at.optional("shares", !report.shares.empty(), report.shares, Most{kMaxReportedWorkers, "ranks"});
 }
 
 template <class F>
@@ -173,6 +180,7 @@ template <class F>
 void fields(F& at, Of<F, TellSteps>& tell) {
   at.field("generation", tell.generation);
   at.field("steps", tell.steps, Bounds{0, kMaxReportedSteps});
+  at.optional("asks_shares", tell.asks_shares, tell.asks_shares);
   at.optional("slow", !tell.slow.empty(), tell.slow, Most{kMaxReportedWorkers, "ranks"});
   at.optional("lines", !tell.lines.empty(), tell.lines, Most{kMaxSlowLines, "lines"});
 }
@@ -206,6 +214,7 @@ void fields(F& at, Of<F, HeartbeatAck>& ack) {
   at.field("number", ack.number);
   at.optional("next_ms", true, ack.next);
   at.optional("watched", ack.is_watched, ack.is_watched);
+  at.optional("ranks_ms", ack.ranks_every > Duration(0), ack.ranks_every);
 }
 
 template <class F>

@@ -1,44 +1,12 @@
 #include "rendezvous/protocol/rank_json.h"
 
-#include <algorithm>
-#include <array>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <utility>
 
-#include "base/concat.h"
-#include "base/printed.h"
 #include "rendezvous/protocol/core/progress.h"
+#include "rendezvous/protocol/core/step_part.h"
 #include "rendezvous/protocol/shared_fields.h"
 
 namespace ddprun {
-namespace {
-
-// Returns the shares of a step that are 1 % or more, the largest first: "data 62 %, backward 30 %".
-// Empty: there are none.
-std::string limits_of(const StepShares& shares) {
-  using Part = std::pair<const char*, double>;
-  const double data = shares.data.value_or(0);
-  const double other =
-      100 - data - shares.forward - shares.backward - shares.communication - shares.checkpoint;
-  std::array<Part, 6> parts{{{"data", data},
-                             {"forward", shares.forward},
-                             {"backward", shares.backward},
-                             {"communication", shares.communication},
-                             {"checkpoint", shares.checkpoint},
-                             {"other", other}}};
-  std::ranges::stable_sort(parts, std::ranges::greater(), &Part::second);
-  std::string text;
-  for (const auto& [name, percent] : parts) {
-    // Agents may send any number.
-    if (!(percent >= 1) || percent > 100) continue;
-    text += concat(text.empty() ? "" : ", ", name, " ", printed("%.0f", percent), " %");
-  }
-  return text;
-}
-
-}  // namespace
-
 nlohmann::json rank_json(const RankRow& row, const RankPlace& place) {
   nlohmann::json json(row);
   json["host"] = place.host;
@@ -56,7 +24,7 @@ nlohmann::json rank_json(const RankRow& row, const RankPlace& place) {
     json["left_s"] = *left / std::chrono::seconds(1);
   }
   if (row.step_percent) {
-    if (const std::string limits = limits_of(*row.step_percent); !limits.empty())
+    if (const std::string limits = parts_text(parts_of(*row.step_percent)); !limits.empty())
       json["limits"] = limits;
   }
   return json;

@@ -4,12 +4,15 @@
 //
 // DDPRUN_TEST_GPUS names the GPUs by their PCI bus, such as "1b,9d".
 // DDPRUN_TEST_CUDA plants a fault: "bit-at-1", "bit-at-0" (a bit of memory never changes),
-// "wrong-product", "slow-copy", "hang" (the first use never returns), "crash", or the name of a
-// function, which then fails. "FAULT@1": only on the GPU 1. "init=N": cuInit returns N.
+// "wrong-product", "slow-copy", "hang" (the first use never returns), "hang-all" (nor does that of
+// the other GPUs in its process), "crash", or the name of a function, which then fails.
+// "FAULT@1": only on the GPU 1. "FAULT@0,FAULT@1": both. "init=N": cuInit returns N.
 #include <poll.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +20,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -43,8 +47,32 @@ std::vector<std::string> buses() {
 
 bool has_fault(std::string_view name, int device = current_device) {
   const char* planted = std::getenv("DDPRUN_TEST_CUDA");
-  return planted &&
-         (planted == name || planted == std::string(name) + "@" + std::to_string(device));
+  std::istringstream list(planted ? planted : "");
+  const std::string here = std::string(name) + "@" + std::to_string(device);
+  for (std::string fault; std::getline(list, fault, ',');) {
+    if (fault == name || fault == here) return true;
+  }
+  return false;
+}
+
+[[noreturn]] void pause_forever() {
+  while (true) pause();
+}
+
+// Returns whether a GPU with "hang-all" is in use in this process. The others wait for it, because
+// all are used at about the same time.
+bool has_hanging_gpu(int device) {
+  static std::mutex mutex;
+  static std::condition_variable hung;
+  static bool hangs = false;
+  const char* planted = std::getenv("DDPRUN_TEST_CUDA");
+  if (!planted || !std::string_view(planted).starts_with("hang-all")) return false;
+  std::unique_lock lock(mutex);
+  if (has_fault("hang-all", device)) {
+    hangs = true;
+    hung.notify_all();
+  }
+  return hung.wait_for(lock, std::chrono::seconds(2), [] { return hangs; });
 }
 
 // --- PTX
@@ -274,7 +302,8 @@ int cuDeviceGetPCIBusId(char* text, int size, int device) {
   return 0;
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
-  while (has_fault("hang", device)) pause();
+  if (has_fault("hang", device)) pause_forever();
+  if (has_hanging_gpu(device)) pause_forever();
   if (has_fault("crash", device)) std::raise(SIGKILL);
   *context = reinterpret_cast<void*>(static_cast<std::size_t>(device) + 1);
   return has_fault("cuDevicePrimaryCtxRetain", device) ? kInvalidValue : 0;

@@ -1,8 +1,5 @@
 #include "launcher/node_check/core/gpu_report.h"
 
-#include <map>
-#include <optional>
-
 #include "base/concat.h"
 #include "base/parse_number.h"
 #include "base/split.h"
@@ -39,28 +36,44 @@ std::string gpu_fault_line(int gpu, std::string_view fault) {
 
 std::string driver_fault_line(std::string_view fault) { return concat(kDriver, fault, "\n"); }
 
-std::string fault_in_gpu_report(std::string_view report, std::string_view missing) {
-  std::optional<std::vector<std::string_view>> names;
-  std::map<int, std::string_view> results;
+GpuReport read_gpu_report(std::string_view text) {
+  GpuReport report;
   // What comes after the last line break was cut off.
-  for (std::size_t end; (end = report.find('\n')) != report.npos; report.remove_prefix(end + 1)) {
-    const std::string_view line = report.substr(0, end);
-    if (line.starts_with(kDriver)) return concat("gpu: ", line.substr(kDriver.size()));
+  for (std::size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
+    const std::string_view line = text.substr(0, end);
+    if (line.starts_with(kDriver)) {
+      report.driver_fault = line.substr(kDriver.size());
+      return report;
+    }
     const std::vector<std::string_view> words = split(line, ' ');
     if (words.front() == kNames) {
-      names.emplace(words.begin() + 1, words.end());
+      report.names.emplace(words.begin() + 1, words.end());
     } else if (const auto gpu = parse_number<int>(words.front()); gpu && words.size() > 1) {
-      results[*gpu] = line.substr(words.front().size() + 1);
+      report.faults[*gpu] = line.substr(words.front().size() + 1);
     }
   }
-  if (!names) return concat("gpu: ", missing);
+  return report;
+}
+
+std::vector<int> gpus_without_result(const GpuReport& report) {
+  std::vector<int> missing;
+  if (!report.names || !report.driver_fault.empty()) return missing;
+  for (int gpu = 0; gpu < static_cast<int>(report.names->size()); ++gpu) {
+    if (!report.faults.contains(gpu)) missing.push_back(gpu);
+  }
+  return missing;
+}
+
+std::string fault_in(const GpuReport& report, std::string_view missing) {
+  if (!report.driver_fault.empty()) return "gpu: " + report.driver_fault;
+  if (!report.names) return concat("gpu: ", missing);
   std::string faults;
-  for (int gpu = 0; gpu < static_cast<int>(names->size()); ++gpu) {
-    const auto result = results.find(gpu);
-    const std::string_view fault = result == results.end() ? missing : result->second;
+  for (int gpu = 0; gpu < static_cast<int>(report.names->size()); ++gpu) {
+    const auto result = report.faults.find(gpu);
+    const std::string_view fault = result == report.faults.end() ? missing : result->second;
     if (fault.empty()) continue;
     faults += concat(faults.empty() ? "" : "; ", "gpu ", gpu, " (",
-                     (*names)[static_cast<std::size_t>(gpu)], "): ", fault);
+                     (*report.names)[static_cast<std::size_t>(gpu)], "): ", fault);
   }
   return faults;
 }

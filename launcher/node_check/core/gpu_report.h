@@ -1,10 +1,14 @@
 // GpuReport: what the process that checks the GPUs of a node prints, and what it means.
 //
-// The process prints one line with the names of the GPUs, and then one line for each GPU that it
-// has checked. A GPU without a line has made the process hang or crash. Pure; any thread.
+// The process prints one line with the names of the GPUs, and then one line for each GPU as soon as
+// it has checked it. If it crashes or hangs, GPUs without a line may be fit: each of them is
+// checked again in a process of its own, whose report is joined with the first one. Pure; any
+// thread.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,8 +38,21 @@ std::string gpu_fault_line(int gpu, std::string_view fault);
 // Returns the only line of a report about a driver that does not work.
 std::string driver_fault_line(std::string_view fault);
 
+struct GpuReport {
+  std::string driver_fault = {};  // empty: the driver works
+  std::optional<std::vector<std::string>> names = {};
+  std::map<int, std::string> faults = {};  // by GPU that has a result; empty: it is fit
+};
+
+// Reads what the process has printed until now. Lines of other origin are left out.
+GpuReport read_gpu_report(std::string_view text);
+
+// Returns the GPUs without a result, ascending. Empty also if no names or a fault of the driver
+// were reported.
+std::vector<int> gpus_without_result(const GpuReport& report);
+
 // Returns what is wrong with the GPUs: "gpu 1 (0000:3b:00.0): ..."; empty: they are fit, or there
 // are none. missing: what a missing result means, for people.
-std::string fault_in_gpu_report(std::string_view report, std::string_view missing);
+std::string fault_in(const GpuReport& report, std::string_view missing);
 
 }  // namespace ddprun

@@ -16,16 +16,20 @@ void SlowSearch::begin(Generation generation, const std::vector<Node>& nodes, Ti
     if (node_of_rank.size() > kMostRanks) return;
   }
   const std::size_t ranks = node_of_rank.size();
-  if (ranks < 2) return;
+  if (ranks == 0) return;
   int first_rank = 0;
   for (const Node& node : nodes) {
     nodes_.push_back({.node = node, .first_rank = first_rank});
     first_rank += node.workers;
   }
   generation_ = generation;
-  asked_steps_ = static_cast<int>(std::clamp(kMostValues / ranks, kLeastSteps, kMaxReportedSteps));
+  const std::size_t most = std::clamp(kMostValues / ranks, kLeastSteps, kMaxReportedSteps);
+  asked_steps_ = ranks == 1 ? 0 : static_cast<int>(most);
   ranks_ = SlowRanks(std::move(node_of_rank));
   times_named_.assign(ranks, 0);
+  limits_.begin(ranks);
+  asks_shares_ = false;
+  next_shares_ = now;
   has_steps_ = true;
   period_ = kPeriod;
   next_round_ = now + period_;
@@ -38,6 +42,7 @@ void SlowSearch::end() {
   times_named_.clear();
   news_.clear();
   next_round_.reset();
+  limits_.end();
 }
 
 std::vector<std::string> SlowSearch::take(const std::string& agent_id, const StepReport& report) {
@@ -48,6 +53,7 @@ std::vector<std::string> SlowSearch::take(const std::string& agent_id, const Ste
   found->has_reported = true;
   std::deque<StepTimes>& steps = found->steps;
   for (const StepTimes& one : report.steps) {
+    if (asked_steps_ == 0) break;
     if (one.own_us.size() != static_cast<std::size_t>(found->node.workers)) continue;
     has_steps_ = true;
     // A counter that begins again is another epoch, or a program that counts anew.
@@ -55,10 +61,18 @@ std::vector<std::string> SlowSearch::take(const std::string& agent_id, const Ste
     steps.push_back(one);
     if (steps.size() > kMaxReportedSteps) steps.pop_front();
   }
+  for (const auto& [local_rank, shares] : report.shares) {
+    if (local_rank.value < 0 || local_rank.value >= found->node.workers) continue;
+    limits_.take(static_cast<std::size_t>(found->first_rank + local_rank.value), shares);
+  }
   // A comparison for each report would cost the square of the number of nodes.
   if (!std::ranges::all_of(nodes_, &NodeSteps::has_reported)) return {};
   judge();
-  return compare_findings(std::exchange(findings_, ranks_.findings()));
+  std::vector<std::string> lines = compare_findings(std::exchange(findings_, ranks_.findings()));
+  if (std::exchange(asks_shares_, false)) {
+    if (auto news = limits_.judge(round_began_)) lines.push_back(std::move(*news));
+  }
+  return lines;
 }
 
 // Passes the steps that all nodes have reported to SlowRanks.
@@ -138,9 +152,12 @@ std::vector<ToAgent> SlowSearch::tick(TimePoint now) {
   period_ = has_steps_ ? kPeriod : std::min(2 * period_, kLongestPeriod);
   next_round_ = now + period_;
   has_steps_ = false;
+  round_began_ = now;
+  asks_shares_ = now >= next_shares_;
+  if (asks_shares_) next_shares_ = now + kSharesPeriod;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     nodes_[node].has_reported = false;
-    TellSteps tell{.generation = generation_, .steps = asked_steps_};
+    TellSteps tell{.generation = generation_, .steps = asked_steps_, .asks_shares = asks_shares_};
     // The user of a job reads the output of node 0.
     for (const News& one : news_) {
       const bool is_for_it = node == 0 || one.node == node;

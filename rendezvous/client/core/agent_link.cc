@@ -144,8 +144,9 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     }
     if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
     if (ack->is_watched) {
+      ranks_every_ = std::clamp(ack->ranks_every, kRanksEvery, kRanksLeast);
       // The first ranks go at once.
-      next_beat_ = is_watched_ ? std::min(next_beat_, now + kRanksEvery) : now;
+      next_beat_ = is_watched_ ? std::min(next_beat_, now + ranks_every_) : now;
     }
     is_watched_ = ack->is_watched;
     return {};
@@ -209,9 +210,9 @@ LinkActions AgentLink::tick(TimePoint now) {
 }
 
 // Returns whether the heartbeat that is sent now should have the ranks. Heartbeats do not come at
-// exact times, so a tenth less than a second is enough.
+// exact times, so a tenth less than the pause is enough.
 bool AgentLink::begins_ranks() {
-  const bool is_early = ranks_sent_ && now_ < *ranks_sent_ + kRanksEvery / 10 * 9;
+  const bool is_early = ranks_sent_ && now_ < *ranks_sent_ + ranks_every_ / 10 * 9;
   if (!is_watched_ || is_early) return false;
   ranks_sent_ = now_;
   return true;

@@ -124,8 +124,9 @@ class AgentLink {
   // quiet, because nodes do not start at the same moment.
   static constexpr Duration kQuietTime = std::chrono::seconds(3);
   // While a person watches the job, heartbeats come at least this often, and have the ranks at
-  // most about as often.
+  // most about as often. The service may ask for fewer, down to one in kRanksLeast.
   static constexpr Duration kRanksEvery = std::chrono::seconds(1);
+  static constexpr Duration kRanksLeast = std::chrono::seconds(5);
 
   AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
 
@@ -235,6 +236,7 @@ class AgentLink {
   TimePoint join_until_;  // the deadline for joining or rejoining
   TimePoint next_beat_;
   bool is_watched_ = false;              // as the last HeartbeatAck said
+  Duration ranks_every_ = kRanksEvery;   // while it is true
   std::optional<TimePoint> ranks_sent_;  // with the last Heartbeat that had them
   TimePoint hello_sent_;
   std::optional<AgentMessage> unsaid_;  // the newest since that Hello

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/concat.h"
+#include "base/printed.h"
 #include "base/seconds.h"
 #include "base/utf8.h"
 #include "base/version.h"
@@ -115,6 +116,25 @@ void add_times(Page& page, const ListedJobs& jobs, TimePoint now) {
   }
 }
 
+void add_step_shares(Page& page, const ListedJobs& jobs) {
+  const auto add = [&](std::string_view name, std::string_view help, auto figure) {
+    page.family(name, Kind::kGauge, help);
+    for (const auto& [label, job] : jobs) {
+      const std::optional<StepLimits::Summary> shares = job->step_shares();
+      if (!shares) continue;
+      const std::string_view job_only = std::string_view(label).substr(0, label.size() - 1);
+      for (const auto& [part, word] : kStepPartWords) {
+        page.sample(concat(job_only, ",part=\"", word, "\"}"),
+                    printed("%.4f", share_of((*shares).*figure, part) / 100));
+      }
+    }
+  };
+  add("ddprun_job_step_ratio", "On what a step is spent, by part; the mean of the ranks.",
+      &StepLimits::Summary::mean);
+  add("ddprun_job_step_highest_ratio", "The same of the rank that has most of the part.",
+      &StepLimits::Summary::highest);
+}
+
 void add_jobs(Page& page, const JobTable& table, TimePoint now) {
   const std::vector<const Membership*> jobs = table.jobs();
   std::map<JobPhase, std::uint64_t> in_phase;
@@ -160,6 +180,7 @@ void add_jobs(Page& page, const JobTable& table, TimePoint now) {
          [](const Membership& job) { return job.spec().max_restarts; });
   by_job(page, listed, "ddprun_job_slow_ranks", "Ranks that make the others of the job wait.",
          [](const Membership& job) { return job.slow_ranks(); });
+  add_step_shares(page, listed);
   add_times(page, listed, now);
   page.gauge("ddprun_jobs_not_listed", "Running jobs that have no series of their own here.",
              jobs.size() - in_phase[JobPhase::kEnded] - listed.size());

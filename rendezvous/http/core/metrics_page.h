@@ -16,7 +16,7 @@
 namespace ddprun {
 
 inline constexpr std::size_t kJobsListed = 100;
-inline constexpr std::size_t kMaxMetricsBytes = 1 << 20;
+inline constexpr std::size_t kMaxMetricsBytes = 2 << 20;
 
 // ProcessFigures: figures of the process that serves the page. The page uses the names of
 // Prometheus' client libraries for them.

@@ -98,10 +98,12 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     if (!heartbeat->ranks.rows.empty()) {
       membership.take_ranks(agent.agent_id, heartbeat->ranks, now);
     }
+    const bool watched = is_watched(agent.job, now);
     out_.sends.push_back(
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
                                          .next = next_beat_in(options_.times.heartbeat(), now),
-                                         .is_watched = is_watched(agent.job, now)}});
+                                         .is_watched = watched,
+                                         .ranks_every = watched ? ranks_every() : Duration(0)}});
   } else if (const StepReport* steps = std::get_if<StepReport>(&message)) {
     forward(agent.job, job->second.membership.steps(agent.agent_id, *steps, now));
   } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
@@ -111,6 +113,20 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     hand_on(inquiries_.agent_left(agent.agent_id, now));
   }
   return std::exchange(out_, {});
+}
+
+// Returns how often agents should send their ranks. Counts, at most once a second, those that came.
+Duration JobTable::ranks_every() {
+  using std::chrono::seconds;
+  if (counted_ranks_at_ && now_ < *counted_ranks_at_ + seconds(1)) return ranks_every_;
+  counted_ranks_at_ = now_;
+  std::size_t ranks = 0;
+  for (const auto& [id, job] : jobs_) {
+    for (const auto& member : job.membership.members()) ranks += member.second.ranks.rows.size();
+  }
+  const seconds pause(ranks / kRanksEachSecond + (ranks % kRanksEachSecond > 0 ? 1 : 0));
+  ranks_every_ = pause > seconds(1) ? std::min<Duration>(pause, kRanksLeastEvery) : Duration(0);
+  return ranks_every_;
 }
 
 void JobTable::watched(const std::string& job, TimePoint now) {

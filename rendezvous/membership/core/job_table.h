@@ -125,6 +125,10 @@ class JobTable {
   static constexpr std::size_t kOverKept = 1000;
   static constexpr std::size_t kWatchersKept = 1000;
   static constexpr Duration kWatchedFor = std::chrono::seconds(10);
+  // Agents send their ranks once a second. If all watched jobs have more ranks than this, each
+  // agent sends them less often, so that as many come; at last every kRanksLeastEvery.
+  static constexpr std::size_t kRanksEachSecond = 2000;
+  static constexpr Duration kRanksLeastEvery = std::chrono::seconds(4);
 
   explicit JobTable(ServiceOptions options);
   // Continues where an earlier run of the service has ended.
@@ -232,6 +236,7 @@ class JobTable {
   bool has_past(const Hello& hello) const;
   bool can_recall(const std::string& instance) const;
   std::optional<std::string> why_not_now(const Hello& hello) const;
+  Duration ranks_every();
   bool is_known(const Hello& hello) const;
   void refuse(AgentConnectionId connection, std::string reason, bool is_of_job = false);
   void record(Job& job);
@@ -249,6 +254,8 @@ class JobTable {
   std::optional<TimePoint> awake_;  // time of the last call, once pulse() was called
   std::map<std::string, Job> jobs_;
   std::optional<TimePoint> watched_at_;  // when a person has looked at all jobs
+  Duration ranks_every_{};               // as of counted_ranks_at_
+  std::optional<TimePoint> counted_ranks_at_;
   std::uint64_t jobs_begun_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t jobs_ended_ = 0;

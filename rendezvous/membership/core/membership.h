@@ -261,6 +261,8 @@ class Membership {
   const std::vector<GenerationRecord>& generations() const { return history_.records(); }
   // Returns how many ranks of the generation make the others wait now.
   std::size_t slow_ranks() const { return slow_search_.slow_ranks(); }
+  // Returns on what its ranks spend their steps; nullopt: none reports it.
+  std::optional<StepLimits::Summary> step_shares() const { return slow_search_.step_shares(); }
   // Returns since when this run of the service has known the job.
   TimePoint known_since() const { return known_since_; }
   // Returns when the newest generation was formed. nullopt: never, or in an earlier run.

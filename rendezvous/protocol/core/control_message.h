@@ -255,6 +255,8 @@ struct HeartbeatAck {
   // A person looks at the job, so the next heartbeats should have the ranks. An older service
   // never asks.
   bool is_watched = false;
+  // How often they should have them. Zero: every second, as older services want.
+  Duration ranks_every{};
 };
 
 // Directives. Assignment is one, too.

@@ -1,6 +1,6 @@
-// How long the last steps of a node's workers took. The service asks for it by TellSteps, the agent
-// replies by StepReport, and the service finds the ranks that make the others wait
-// (rendezvous/accounts/core/slow_search.h). Only durations are sent, because the clocks of
+// How long the last steps of a node's workers took, and on what. The service asks for it by
+// TellSteps, the agent replies by StepReport, and the service finds the ranks that make the others
+// wait (rendezvous/accounts/core/slow_search.h). Only durations are sent, because the clocks of
 // nodes differ. Value types; any thread.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/step_shares.h"
 
 namespace ddprun {
 
@@ -27,10 +28,20 @@ struct StepTimes {
   friend bool operator==(const StepTimes&, const StepTimes&) = default;
 };
 
-// StepReport: agent to service. steps: in the order in which they were done.
+// RankShares: what a rank spends its steps on.
+struct RankShares {
+  LocalRank local_rank;
+  StepShares shares = {};
+
+  friend bool operator==(const RankShares&, const RankShares&) = default;
+};
+
+// StepReport: agent to service. steps: in the order in which they were done. shares: of the ranks
+// that know them, if TellSteps has asked for them.
 struct StepReport {
   Generation generation{-1};
   std::vector<StepTimes> steps = {};
+  std::vector<RankShares> shares = {};
 
   friend bool operator==(const StepReport&, const StepReport&) = default;
 };
@@ -48,6 +59,7 @@ struct SlowRank {
 struct TellSteps {
   Generation generation{-1};
   int steps = 0;                        // the newest ones, at most this many
+  bool asks_shares = false;             // the report should have the shares of steps
   std::vector<SlowRank> slow = {};      // all slow ranks of the agent's node
   std::vector<std::string> lines = {};  // news for the agent's user
 

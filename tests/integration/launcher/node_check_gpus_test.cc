@@ -15,6 +15,7 @@ namespace {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 // Limits that the double keeps, and a machine with a sanitizer or other work.
 const std::string kCheck = "--node-check=gpu=1,core=5000,memory=1,loopback=0.1";
@@ -46,7 +47,8 @@ class NodeCheckGpusTest : public LauncherTest {
       file << "exec " << program("ddprun") << " \"$@\"\n";
     }
     std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-    return check_gpus({.ddprun = script, .gpus = 2, .limit = 1, .patience = patience});
+    return check_gpus(
+        {.ddprun = script, .gpus = 2, .limit = 1, .patience = patience, .more_patience = patience});
   }
 };
 
@@ -104,6 +106,14 @@ TEST_F(NodeCheckGpusTest, GpusThatHangAreNamedAndTheirProcessEnds) {
             "gpu 0 (0000:1b:00.0): " + why + "; gpu 1 (0000:9d:00.0): " + why);
 }
 
+// The driver holds up all GPUs of the process while one of them hangs. The other one has to be done
+// in time when it is checked again.
+TEST_F(NodeCheckGpusTest, OnlyTheGpuThatHangsIsNamed) {
+  const Duration patience = std::chrono::seconds(20);
+  EXPECT_EQ(found(two_gpus("hang-all@1"), patience),
+            "gpu 1 (0000:9d:00.0): no result within " + to_text(patience));
+}
+
 TEST_F(NodeCheckGpusTest, AJobEndsAtOnceWhileAGpuHangs) {
   auto job = start({kCheck, "true"}, two_gpus("hang"));
   ASSERT_TRUE(eventually([this] {
@@ -114,8 +124,15 @@ TEST_F(NodeCheckGpusTest, AJobEndsAtOnceWhileAGpuHangs) {
 }
 
 TEST_F(NodeCheckGpusTest, ADriverThatCrashesHarmsOnlyTheCheck) {
-  EXPECT_THAT(refused(two_gpus("crash@1")),
-              HasSubstr("gpu 1 (0000:9d:00.0): its check ended without a result"));
+  const std::string report = refused(two_gpus("crash@1"));
+  EXPECT_THAT(report, HasSubstr("gpu 1 (0000:9d:00.0): its check ended without a result"));
+  EXPECT_THAT(report, Not(HasSubstr("gpu 0"))) << "it is checked again, without the other one";
+}
+
+TEST_F(NodeCheckGpusTest, AGpuWithAFaultIsNamedBesideOneThatCrashes) {
+  const std::string report = refused(two_gpus("crash@0,bit-at-1@1"));
+  EXPECT_THAT(report, HasSubstr("gpu 0 (0000:1b:00.0): its check ended without a result; "
+                                "gpu 1 (0000:9d:00.0): memory: 2 words"));
 }
 
 TEST_F(NodeCheckGpusTest, ACheckThatCannotBeStartedIsTold) {
@@ -146,8 +163,15 @@ TEST_F(NodeCheckGpusTest, OnlyGpusThatWorkersUseAreChecked) {
 }
 
 TEST_F(NodeCheckGpusTest, TheHiddenCommandRefusesWrongArguments) {
-  for (const Arguments& wrong :
-       {Arguments{}, {"1"}, {"1", "1", "1"}, {"0", "1"}, {"x", "1"}, {"1", "0"}, {"1", "nan"}}) {
+  for (const Arguments& wrong : {Arguments{},
+                                 {"1"},
+                                 {"1", "1", "1"},
+                                 {"1", "1", "-1"},
+                                 {"1", "1", "x"},
+                                 {"0", "1"},
+                                 {"x", "1"},
+                                 {"1", "0"},
+                                 {"1", "nan"}}) {
     Arguments arguments{kGpuCheckCommand};
     arguments.insert(arguments.end(), wrong.begin(), wrong.end());
     auto check = start(arguments, two_gpus(""));

@@ -270,9 +270,11 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   const auto refused =
       decode<ServiceMessage>(body(encode(ServiceMessage(Refused{.reason = "no", .term = 7}))));
   EXPECT_EQ(std::get<Refused>(*refused).term, 7);
-  const HeartbeatAck ack{3, std::chrono::milliseconds(1025)};
+  const HeartbeatAck ack{
+      .number = 3, .next = std::chrono::milliseconds(1025), .ranks_every = std::chrono::seconds(2)};
   const auto read = decode<ServiceMessage>(body(encode(ServiceMessage(ack))));
   EXPECT_EQ(std::get<HeartbeatAck>(*read).next, ack.next);
+  EXPECT_EQ(std::get<HeartbeatAck>(*read).ranks_every, ack.ranks_every);
   EXPECT_TRUE(decode<ServiceMessage>(R"({"type":"heartbeat_ack","number":3})"))
       << "of an older one";
   const End ended{.verdict = verdict, .runs_end_commands = true};
@@ -282,19 +284,47 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
 }
 
 TEST(ControlCodec, TimesOfStepsComeBack) {
-  const StepReport report{.generation = Generation(3),
-                          .steps = {{.step = -7, .whole_us = 4'294'967'295, .own_us = {1, 2}},
-                                    {.step = 8, .whole_us = 0, .own_us = {}}}};
+  const StepReport report{
+      .generation = Generation(3),
+      .steps = {{.step = -7, .whole_us = 4'294'967'295, .own_us = {1, 2}},
+                {.step = 8, .whole_us = 0, .own_us = {}}},
+      .shares = {{.local_rank = LocalRank(2), .shares = {.data = 12.34, .forward = 50}},
+                 {.local_rank = LocalRank(5), .shares = {.checkpoint = 100}}}};
   const auto read = decode<AgentMessage>(body(encode(AgentMessage(report))));
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(std::get<StepReport>(*read), report);
   const TellSteps tell{.generation = Generation(3),
                        .steps = 64,
+                       .asks_shares = true,
                        .slow = {{.local_rank = LocalRank(1), .cost = "the others wait"}},
                        .lines = {"rank 9 is slow"}};
   const auto told = decode<ServiceMessage>(body(encode(ServiceMessage(tell))));
   ASSERT_TRUE(told) << told.error().message();
   EXPECT_EQ(std::get<TellSteps>(*told), tell);
+  // Older ones have no shares.
+  EXPECT_TRUE(decode<AgentMessage>(R"({"type":"steps","generation":3,"steps":[]})"));
+  EXPECT_THAT(body(encode(AgentMessage(StepReport{}))), Not(HasSubstr("shares")));
+  EXPECT_THAT(body(encode(ServiceMessage(TellSteps{}))), Not(HasSubstr("shares")));
+}
+
+TEST(ControlCodec, SharesOfStepsThatAreNoSharesAreRefused) {
+  const auto with = [](const std::string& shares) {
+    return decode<AgentMessage>(R"({"type":"steps","generation":0,"steps":[],"shares":)" + shares +
+                                "}");
+  };
+  const std::string parts = R"("forward":1,"backward":2.5,"communication":0,"checkpoint":0})";
+  const std::string one = R"({"local_rank":0,)" + parts;
+  EXPECT_TRUE(with("[" + one + "]"));
+  for (const std::string& wrong :
+       {R"({"local_rank":-1,)" + parts, "{" + parts, std::string(R"({"local_rank":0})"),
+        R"({"local_rank":0,"data":"1",)" + parts, R"({"local_rank":0,"data":null,)" + parts,
+        std::string("7"), std::string("null")}) {
+    EXPECT_FALSE(with("[" + wrong + "]")) << wrong;
+  }
+  EXPECT_FALSE(with("{}"));
+  std::string many = "[" + one;
+  for (std::size_t i = 1; i <= kMaxReportedWorkers; ++i) many += "," + one;
+  EXPECT_FALSE(with(many + "]"));
 }
 
 TEST(ControlCodec, TimesOfStepsOutOfBoundsAreRefused) {
@@ -323,6 +353,8 @@ TEST(ControlCodec, TheLargestReportOfStepsFitsIntoAFrame) {
                        .whole_us = 4'294'967'295,
                        .own_us = std::vector<std::uint32_t>(kMaxReportedWorkers, 4'294'967'295)};
   report.steps.assign(kMaxReportedSteps, step);
+  const StepShares shares{33.33, 33.33, 33.33, 33.33, 33.33};
+  report.shares.assign(kMaxReportedWorkers, {LocalRank(65'535), shares});
   EXPECT_TRUE(encode(AgentMessage(report)));
 }
 

@@ -8,7 +8,9 @@ namespace {
 constexpr double kLimit = 10e9;
 constexpr const char* kMissing = "no result within 30 s";
 
-std::string fault_in(const std::string& report) { return fault_in_gpu_report(report, kMissing); }
+std::string fault_in(const std::string& report) {
+  return fault_in(read_gpu_report(report), kMissing);
+}
 
 std::string two_gpus() { return gpu_names_line({"0000:1b:00.0", "0000:9d:00.0"}); }
 
@@ -55,6 +57,18 @@ TEST(GpuReport, WhatALibraryPrintsIsNotPartOfIt) {
   const std::string noise = "\nhello\n0\n99999999999999999999 x\n-1 x\n7 x\n";
   EXPECT_EQ(fault_in(noise + two_gpus() + noise + gpu_fault_line(0, "") + gpu_fault_line(1, "")),
             "");
+}
+
+TEST(GpuReport, GpusWithoutAResultAreCheckedAgain) {
+  const auto missing = [](const std::string& report) {
+    return gpus_without_result(read_gpu_report(report));
+  };
+  EXPECT_EQ(missing(two_gpus() + "0 "), (std::vector<int>{0, 1}));
+  EXPECT_EQ(missing(two_gpus() + gpu_fault_line(0, "bad")), std::vector<int>{1});
+  EXPECT_EQ(missing(two_gpus() + gpu_fault_line(1, "") + gpu_fault_line(0, "")),
+            std::vector<int>{});
+  EXPECT_EQ(missing(""), std::vector<int>{}) << "the driver crashes before it has GPUs";
+  EXPECT_EQ(missing(driver_fault_line("cuInit: error 999")), std::vector<int>{});
 }
 
 }  // namespace

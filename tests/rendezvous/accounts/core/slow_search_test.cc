@@ -226,9 +226,7 @@ TEST_F(SlowSearchTest, AJobWithoutStepsIsAskedLessOften) {
   EXPECT_EQ(now_ - before, SlowSearch::kPeriod);
 }
 
-TEST_F(SlowSearchTest, JobsThatCannotBeComparedAreNotAsked) {
-  begin(1, 1);
-  EXPECT_FALSE(search_.deadline());
+TEST_F(SlowSearchTest, JobsThatAreTooLargeAreNotAsked) {
   begin(1, static_cast<int>(kMaxReportedWorkers) + 1);
   EXPECT_FALSE(search_.deadline());
   begin(100, 100);
@@ -242,6 +240,69 @@ TEST_F(SlowSearchTest, JobsThatCannotBeComparedAreNotAsked) {
   search_.end();
   EXPECT_FALSE(search_.deadline());
   EXPECT_THAT(search_.tick(now_ + seconds(100)), IsEmpty());
+}
+
+// --- the shares of a step
+
+TEST_F(SlowSearchTest, SharesAreAskedForEvery30SecondsAndTheirLimitIsNews) {
+  begin(2, 2);
+  std::vector<TimePoint> asked;
+  std::vector<std::string> lines;
+  for (int i = 0; i < 14; ++i) {
+    steps(10);
+    now_ = *search_.deadline();
+    const std::vector<ToAgent> tells = search_.tick(now_);
+    for (std::size_t node = 0; node < 2; ++node) {
+      const auto& tell = std::get<TellSteps>(tells[node].message);
+      EXPECT_EQ(tell.asks_shares, std::get<TellSteps>(tells[0].message).asks_shares);
+      StepReport report = reply(node, tell, {});
+      if (tell.asks_shares) {
+        if (node == 0) asked.push_back(now_);
+        report.shares = {{LocalRank(0), {.forward = 20, .backward = 30, .communication = 45}},
+                         {LocalRank(1), {.forward = 20, .backward = 30, .communication = 45}}};
+        if (node == 1) report.shares[1].shares = {.data = 50, .forward = 20, .backward = 30};
+      }
+      std::ranges::move(search_.take(tells[node].agent_id, report), std::back_inserter(lines));
+    }
+  }
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[1] - asked[0], SlowSearch::kSharesPeriod);
+  EXPECT_EQ(asked[2] - asked[1], SlowSearch::kSharesPeriod);
+  EXPECT_THAT(lines, ElementsAre("34 % of a step is communication; rank 3: 50 % is data"));
+  ASSERT_TRUE(search_.step_shares());
+  EXPECT_EQ(share_of(search_.step_shares()->highest, StepPart::kData), 50);
+  search_.end();
+  EXPECT_FALSE(search_.step_shares());
+}
+
+TEST_F(SlowSearchTest, ARankAloneIsAskedForSharesOnly) {
+  begin(1, 1);
+  for (int i = 0; i < 10; ++i) {
+    steps(100);
+    now_ = *search_.deadline();
+    const auto tell = std::get<TellSteps>(search_.tick(now_)[0].message);
+    EXPECT_EQ(tell.steps, 0);
+    StepReport report{.generation = tell.generation, .steps = {{i, 1300, {1000}}}};
+    if (tell.asks_shares) report.shares = {{LocalRank(0), {.data = 70, .forward = 30}}};
+    const auto lines = search_.take("id-0", report);
+    EXPECT_EQ(lines.size(), i == 3 ? 1u : 0u) << i;
+  }
+  EXPECT_EQ(*search_.deadline() - now_, SlowSearch::kLongestPeriod);
+}
+
+TEST_F(SlowSearchTest, SharesOfRanksThatDoNotExistChangeNothing) {
+  begin(2, 1);
+  StepReport report{.generation = Generation(3)};
+  report.shares = {{LocalRank(1), {}}, {LocalRank(-1), {}}, {LocalRank(2'147'483'647), {}}};
+  search_.take("id-1", report);
+  EXPECT_FALSE(search_.step_shares());
+  report.shares = {{LocalRank(0), {.forward = 100}}};
+  report.generation = Generation(2);
+  search_.take("id-1", report);
+  EXPECT_FALSE(search_.step_shares()) << "of another generation";
+  report.generation = Generation(3);
+  search_.take("id-1", report);
+  EXPECT_TRUE(search_.step_shares());
 }
 
 TEST_F(SlowSearchTest, ARankThatIsSlowAgainAndAgainIsNamedThreeTimes) {

@@ -69,8 +69,10 @@ class AgentLinkTest : public testing::Test {
       for (const AgentMessage& message : sent_) {
         if (const auto* beat = std::get_if<Heartbeat>(&message); beat && answers) {
           ++beats_;
-          take(link_->received(HeartbeatAck{.number = beat->number, .is_watched = is_watched_},
-                               now_));
+          take(link_->received(
+              HeartbeatAck{
+                  .number = beat->number, .is_watched = is_watched_, .ranks_every = ranks_every_},
+              now_));
         }
       }
     }
@@ -102,6 +104,7 @@ class AgentLinkTest : public testing::Test {
   std::vector<AgentMessage> sent_;
   std::vector<TimePoint> ranks_sent_;  // when a heartbeat was to have them
   bool is_watched_ = false;            // as acknowledgements say
+  Duration ranks_every_{};             // as they say, too
   int beats_ = 0;                      // that were answered
   std::vector<Directive> delivered_;
 };
@@ -138,6 +141,19 @@ TEST_F(AgentLinkTest, MoreFrequentHeartbeatsHaveTheRanksOnlyOnceASecond) {
   pass(seconds(9), true);
   EXPECT_GT(beats_, 80);
   EXPECT_NEAR(static_cast<double>(ranks_sent_.size()), 10, 1);
+}
+
+TEST_F(AgentLinkTest, AServiceOfManyRanksAsksForThemLessOften) {
+  bring_up();
+  is_watched_ = true;
+  ranks_every_ = seconds(4);
+  pass(seconds(41), true);
+  EXPECT_EQ(ranks_sent_.size(), 11u);
+  EXPECT_GE(beats_, 40) << "the lease needs as many heartbeats as before";
+  ranks_sent_.clear();
+  ranks_every_ = std::chrono::hours(1);
+  pass(seconds(40), true);
+  EXPECT_GE(ranks_sent_.size(), 7u) << "ranks last 10 s at the service";
 }
 
 TEST_F(AgentLinkTest, AnotherServiceAsksAnewForTheRanks) {

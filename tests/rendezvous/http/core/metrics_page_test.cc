@@ -78,7 +78,13 @@ class MetricsPageTest : public testing::Test {
                       int nodes = 1) {
     Hello hello = testing_support::hello_of(job, agent, {nodes, nodes});
     hello.job.max_restarts = 3;
+    hello.node.tells_steps = true;
     return table_.receive({.connection = AgentConnectionId(connection)}, hello, now_);
+  }
+  void tell_shares(std::uint64_t connection, const StepShares& shares) {
+    table_.receive({.connection = AgentConnectionId(connection)},
+                   StepReport{.generation = Generation(0), .shares = {{LocalRank(0), shares}}},
+                   now_);
   }
   ParsedPage page() { return ParsedPage(metrics_page(table_, figures_, now_)); }
 
@@ -121,6 +127,20 @@ TEST_F(MetricsPageTest, ShowsJobsGenerationsMembersRestartsAndLosses) {
   EXPECT_EQ(seen.value("ddprun_jobs_ended_total{outcome=\"failure\"}"), "0");
   EXPECT_EQ(seen.value("ddprun_failures_total{kind=\"signal\"}"), "1");
   EXPECT_EQ(seen.value("ddprun_failures_total{kind=\"hang\"}"), "0");
+}
+
+TEST_F(MetricsPageTest, ShowsOnWhatAJobSpendsItsSteps) {
+  hello(1, "tells", "a", 2);
+  hello(2, "tells", "b", 2);
+  hello(3, "silent", "c");
+  EXPECT_EQ(page().value("ddprun_job_step_ratio{job=\"tells\",part=\"data\"}"), "none");
+  tell_shares(1, {.data = 10, .forward = 20, .backward = 30, .communication = 40});
+  tell_shares(2, {.data = 62.5, .forward = 20, .backward = 17.5});
+  const ParsedPage seen = page();
+  EXPECT_EQ(seen.value("ddprun_job_step_ratio{job=\"tells\",part=\"data\"}"), "0.3625");
+  EXPECT_EQ(seen.value("ddprun_job_step_ratio{job=\"tells\",part=\"other\"}"), "0.0000");
+  EXPECT_EQ(seen.value("ddprun_job_step_highest_ratio{job=\"tells\",part=\"data\"}"), "0.6250");
+  EXPECT_EQ(seen.value("ddprun_job_step_ratio{job=\"silent\",part=\"data\"}"), "none");
 }
 
 TEST_F(MetricsPageTest, AJobThatWasStoppedHasNotFailed) {
@@ -213,6 +233,7 @@ TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
   for (int i = 0; i < kJobs; ++i) {
     hello(static_cast<std::uint64_t>(i) + 1,
           std::to_string(i) + std::string(kMaxNameBytes - 4, '"'), "a" + std::to_string(i));
+    tell_shares(static_cast<std::uint64_t>(i) + 1, {.data = 100.0});
   }
   figures_.store.emplace();
   figures_.etcd.emplace();

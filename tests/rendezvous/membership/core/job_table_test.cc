@@ -5,6 +5,7 @@
 #include <csignal>
 #include <set>
 
+#include "base/concat.h"
 #include "base/seconds.h"
 #include "tests/support/hello_of.h"
 
@@ -193,6 +194,39 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
   const ServiceOutput out = receive(1, Heartbeat{7});
   ASSERT_TRUE(find<HeartbeatAck>(out, 1));
   EXPECT_EQ(find<HeartbeatAck>(out, 1)->number, 7u);
+}
+
+TEST_F(JobTableTest, AsksForTheRanksLessOftenIfThereAreMany) {
+  constexpr int kRanks = 500;
+  const auto add = [&](std::uint64_t connection) {
+    Hello one = hello(concat("j", connection), concat("a", connection));
+    one.node.slots = kRanks;
+    receive(connection, one);
+    Heartbeat beat{.number = 1, .ranks = {.generation = Generation(0)}};
+    for (int rank = 0; rank < kRanks; ++rank) {
+      beat.ranks.rows.push_back({.rank = Rank(rank), .local_rank = LocalRank(rank)});
+    }
+    receive(connection, beat);
+  };
+  const auto pause = [&] {
+    now_ += std::chrono::seconds(1);
+    for (std::uint64_t one = 1; one <= 40; ++one) receive(one, Heartbeat{2});
+    return find<HeartbeatAck>(receive(1, Heartbeat{3}), 1)->ranks_every;
+  };
+  std::uint64_t jobs = 0;
+  const auto add_up_to = [&](std::uint64_t many) {
+    while (jobs < many) add(++jobs);
+  };
+  table_.watched("", now_);
+  add_up_to(4);
+  EXPECT_EQ(pause(), Duration(0)) << "2,000 ranks: every second";
+  add_up_to(5);
+  EXPECT_EQ(pause(), std::chrono::seconds(2));
+  add_up_to(12);
+  EXPECT_EQ(pause(), std::chrono::seconds(3));
+  add_up_to(40);
+  EXPECT_EQ(pause(), JobTable::kRanksLeastEvery);
+  static_assert(JobTable::kRanksLeastEvery * 2 < Membership::kRanksLast);
 }
 
 TEST_F(JobTableTest, AsksForTheRanksOfAJobOnlyWhileItIsWatched) {

@@ -1,0 +1,77 @@
+// StepLimits: what limits the training steps of a job, from the shares that its ranks report
+// (base/step_shares.h).
+//
+// A finding is the part with the largest mean over the ranks, and the ranks whose share of another
+// part is far above the median. The first finding is news, and so is each one that differs clearly
+// from the last news:
+//
+//   another part is the largest, by kLead or more;
+//   its share has changed by kChange or more;
+//   other ranks are odd: kOdd above the median. Ranks of the last news stay odd above kStillOdd.
+//
+// A finding counts when it was made twice in a row, because the first steps and evaluations have
+// other shares. News come at most once in kQuiet, also over several generations.
+//
+// Owner: SlowSearch in the service. Pure; times are arguments. Any one thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "rendezvous/protocol/core/step_part.h"
+
+namespace ddprun {
+
+class StepLimits {
+ public:
+  // In percent of a step.
+  static constexpr double kLead = 10;
+  static constexpr double kChange = 20;
+  static constexpr double kOdd = 15;
+  static constexpr double kStillOdd = 8;
+  static constexpr Duration kQuiet = std::chrono::minutes(10);
+  // More ranks than these are counted in the text, not named.
+  static constexpr std::size_t kMostNamed = 16;
+
+  // Begins a generation with this many ranks. What was news before still counts.
+  void begin(std::size_t ranks) { shares_.assign(ranks, std::nullopt); }
+  // Ends it. No rank has shares after it.
+  void end();
+
+  // Takes the newest shares of a rank. REQUIRES: rank is less than in begin().
+  void take(std::size_t rank, const StepShares& shares) { shares_[rank] = parts_of(shares); }
+
+  // Looks at the shares. Call it when all ranks could report. Returns the news, as "41 % of a step
+  // is communication; ranks 3,5: 38 % is data"; nullopt: there are none.
+  std::optional<std::string> judge(TimePoint now);
+
+  struct Summary {
+    PartShares mean{};
+    PartShares highest{};  // of each part, the share of the rank that has most of it
+  };
+  // Returns the shares of all ranks that report; nullopt: none does.
+  std::optional<Summary> summary() const;
+
+ private:
+  struct Finding {
+    StepPart part{};
+    double percent = 0;  // the mean of all ranks
+    std::optional<StepPart> odd_part = {};
+    std::vector<int> odd_ranks = {};  // ascending
+    double odd_percent = 0;           // their mean
+  };
+  std::optional<Finding> find() const;
+  void find_odd_ranks(Finding& finding) const;
+  static bool are_alike(const Finding& one, const Finding& other);
+  static std::string text_of(const Finding& finding);
+
+  std::vector<std::optional<PartShares>> shares_;  // by rank
+  std::optional<Finding> last_;                    // of the last judge()
+  std::optional<Finding> news_;                    // the last news
+  TimePoint news_when_;
+};
+
+}  // namespace ddprun
