@@ -175,7 +175,14 @@ struct WorkerPage {
   std::array<StepMark, kStepMarks> marks{};  // report n is at (n - 1) % kStepMarks
   // How many steps the whole training has. 0 or less: not known.
   std::atomic<std::int64_t> total_steps;
-  std::array<std::uint32_t, 484> spare{};
+  // What the rank spends its steps on (base/step_shares.h), in hundredths of a percent plus 1.
+  // 0: not known.
+  std::atomic<std::uint32_t> data_share;
+  std::atomic<std::uint32_t> forward_share;
+  std::atomic<std::uint32_t> backward_share;
+  std::atomic<std::uint32_t> communication_share;
+  std::atomic<std::uint32_t> checkpoint_share;
+  std::array<std::uint32_t, 479> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};
@@ -197,6 +204,10 @@ struct WorkerPage {
   }
 };
 static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
+// Programs in other languages write here, and so do programs of an older ddprun.
+static_assert(offsetof(WorkerPage, data_share) == 2160 &&
+              offsetof(WorkerPage, checkpoint_share) == 2176 &&
+              offsetof(WorkerPage, spare) == 2180 && offsetof(WorkerPage, records) == 4096);
 
 // FlightEntry: a copy of a record, read consistently.
 struct FlightEntry {

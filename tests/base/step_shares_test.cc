@@ -48,13 +48,19 @@ TEST_F(StepSharesTest, ValuesOutOfBoundsBecomeTheNearest) {
 }
 
 TEST_F(StepSharesTest, AWorkerMayWriteAnything) {
-  page_->spare.fill(0xffffffff);
+  const auto fill = [&](std::uint32_t value) {
+    for (auto* share : {&page_->data_share, &page_->forward_share, &page_->backward_share,
+                        &page_->communication_share, &page_->checkpoint_share}) {
+      *share = value;
+    }
+  };
+  fill(0xffffffff);
   EXPECT_EQ(read_step_shares(*page_), std::nullopt);
-  page_->spare.fill(10'001);
+  fill(10'001);
   EXPECT_EQ(read_step_shares(*page_)->backward, 100);
-  page_->spare[0] = 10'002;
+  page_->data_share = 10'002;
   EXPECT_EQ(read_step_shares(*page_)->data, std::nullopt);
-  page_->spare[3] = 10'002;
+  page_->communication_share = 10'002;
   EXPECT_EQ(read_step_shares(*page_), std::nullopt);
 }
 

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/launcher/launcher_frame.h"
+#include "tests/support/held_port.h"
+#include "tests/support/http_get.h"
 #include "tests/support/number_after.h"
 
 namespace ddprun::testing_support {
@@ -124,8 +126,10 @@ TEST_F(PlainLoop, AnEpochVariableOfItsOwnIsWarnedOfWhenItSavesAndWhenItResumes) 
 }
 
 // The loop decodes 32 images for 2 ms each, and trains a small net.
-TEST_F(PlainLoop, StatusSaysThatDataLoadingLimitsTheSteps) {
-  const auto job = start({"--nproc-per-node=2", "--rdzv-id=reads", program("plain_loop_worker"),
+TEST_F(PlainLoop, DataLoadingIsSaidToLimitTheSteps) {
+  const HeldPort held;
+  const auto job = start({"--nproc-per-node=2", "--rdzv-id=reads", "--nnodes=1",
+                          "--rdzv-endpoint=" + held.endpoint(), program("plain_loop_worker"),
                           "--checkpoint-dir=" + checkpoints("reads"), "--statistics-every=1",
                           "--read-ms=2", "--epochs=100000"});
   nlohmann::json ranks;
@@ -150,6 +154,17 @@ TEST_F(PlainLoop, StatusSaysThatDataLoadingLimitsTheSteps) {
   const auto top = start({"top", "reads", "--once"});
   EXPECT_EQ(top->wait(), 0);
   EXPECT_THAT(top->out(), testing::ContainsRegex("LIMITS.*\n.* data [0-9]+ %"));
+  // Metrics and the event come also while no page is open.
+  EXPECT_TRUE(eventually(
+      [&] {
+        const std::string status = http_get(held.port(), "/status.json").body;
+        return status.find("% of a step is data") != std::string::npos;
+      },
+      seconds(120)))
+      << http_get(held.port(), "/status.json").body;
+  const std::string metrics = http_get(held.port(), "/metrics").body;
+  EXPECT_THAT(metrics, testing::ContainsRegex(
+                           "ddprun_job_step_ratio\\{job=\"reads\",part=\"data\"\\} 0\\.[3-9]"));
   job->signal(SIGTERM);
   job->wait();
 }
