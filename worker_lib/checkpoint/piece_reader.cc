@@ -1,5 +1,7 @@
 #include "worker_lib/checkpoint/piece_reader.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <new>
@@ -10,6 +12,9 @@
 
 namespace ddprun {
 namespace {
+
+constexpr std::size_t kAheadPieces = 4;
+constexpr std::uint64_t kAdviceBytes = 256 << 10;  // Linux cuts larger requests off
 
 // Runs a part of a task. Returns its error, or that memory ran out.
 template <class Part>
@@ -55,19 +60,34 @@ std::optional<PieceReader::Piece> PieceReader::next() {
 
 void PieceReader::begin_read() {
   if (next_ == pieces_.size()) return;
-  reading_.begin([this, range = pieces_[next_], &slot = slots_[next_ % 2]] {
-    slot.failure = without_throwing(paths_[range.file], [&] { return read(range, slot.bytes); });
+  reading_.begin([this, piece = next_, &slot = slots_[next_ % 2]] {
+    slot.failure =
+        without_throwing(paths_[pieces_[piece].file], [&] { return read(piece, slot.bytes); });
   });
 }
 
-std::optional<Error> PieceReader::read(const FileRange& range, std::vector<char>& bytes) {
+// Lets the kernel read the next pieces of the file, so that the disk also works while the caller
+// does not.
+void PieceReader::read_ahead(std::size_t piece) {
+  const std::size_t last = std::min(piece + kAheadPieces, pieces_.size() - 1);
+  std::uint64_t at = std::max(ahead_, pieces_[piece].begin);
+  for (; piece <= last && pieces_[piece].file == *open_file_; ++piece)
+    for (; at < pieces_[piece].end; at += kAdviceBytes)
+      (void)::posix_fadvise(fd_.get(), static_cast<off_t>(at), kAdviceBytes, POSIX_FADV_WILLNEED);
+  ahead_ = at;
+}
+
+std::optional<Error> PieceReader::read(std::size_t piece, std::vector<char>& bytes) {
+  const FileRange& range = pieces_[piece];
   const std::string& path = paths_[range.file];
   if (open_file_ != range.file) {
     Result<UniqueFd> fd = open_regular_file(path);
     if (!fd) return fd.error();
     fd_ = *std::move(fd);
     open_file_ = range.file;
+    ahead_ = 0;
   }
+  read_ahead(piece);
   const auto size = static_cast<std::size_t>(range.bytes());
   const ssize_t count = pread_all(fd_.get(), bytes.data(), size, range.begin);
   if (count < 0) return read_error(path, errno);

@@ -54,7 +54,8 @@ class PieceReader {
   };
 
   void begin_read();
-  std::optional<Error> read(const FileRange& range, std::vector<char>& bytes);
+  std::optional<Error> read(std::size_t piece, std::vector<char>& bytes);
+  void read_ahead(std::size_t piece);
   std::optional<Error> digest(const FileRange& range, const char* data);
 
   const CheckpointDirectory& directory_;
@@ -64,6 +65,7 @@ class PieceReader {
   std::size_t next_ = 0;
   std::array<Slot, 2> slots_;
   std::optional<std::size_t> open_file_;   // of the reading thread
+  std::uint64_t ahead_ = 0;                // of the reading thread: how far read_ahead() has come
   UniqueFd fd_;                            // of the reading thread
   std::unique_ptr<ChainedSha256> digest_;  // of the digesting thread
   std::optional<Error> digest_failure_;    // of the digesting thread
