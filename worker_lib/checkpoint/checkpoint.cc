@@ -223,8 +223,9 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
   last_save = BootClock::now();
   settle();
   expect_no_later_step(facts.step);
-  hand_to_writer(
-      {.manifest = manifest_of(state, facts.step), .contents = contents_of(state, facts)});
+  hand_to_writer({.manifest = manifest_of(state, facts.step),
+                  .contents = contents_of(state, facts, /*share=*/nullptr,
+                                          options.asynchronous ? &snapshot : nullptr)});
   return true;
 }
 
@@ -282,7 +283,6 @@ void CheckpointManager::Impl::hand_to_writer(Saving saving) {
   };
   is_waited_for = !options.asynchronous;
   if (!options.asynchronous) return value_or_throw(carry_out(saving));
-  if (!saving.is_shared) saving.contents = snapshot.take(saving.contents);
   writing = writer.submit([carry_out, saving = std::move(saving)] { return carry_out(saving); });
 }
 

@@ -110,17 +110,21 @@ std::vector<RankGenerator> generators_of(const ProcessGroup& group) {
 
 namespace {
 
-// For shards 1, 2 ... this is all.
-PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* share) {
+// For shards 1, 2 ... this is all. share: null for everything.
+PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* share,
+                            const TensorForFile& for_file = tensor_for_file) {
   PickleDict top = make_string_dict();
-  if (state.model)
-    top.insert("model", module_state(*state.model, [&](const std::string& name) {
-                 return !share || share->has_tensor(name);
-               }));
+  std::function<bool(const std::string&)> keeps_tensor;
+  std::function<bool(std::size_t)> keeps_state;
+  if (share) {
+    keeps_tensor = [share](const std::string& name) { return share->has_tensor(name); };
+    keeps_state = [share](std::size_t index) { return share->has_optimizer_state(index); };
+  }
+  if (state.model) top.insert("model", module_state(*state.model, keeps_tensor, for_file));
   if (state.optimizer)
-    top.insert("optimizer", optimizer_state(*state.optimizer, [&](std::size_t index) {
-                 return !share || share->has_optimizer_state(index);
-               }));
+    top.insert("optimizer",  // a sharded one's state is replaced by that of all ranks
+               optimizer_state(*state.optimizer, keeps_state,
+                               is_sharded(*state.optimizer) ? tensor_for_file : for_file));
   return top;
 }
 
@@ -185,11 +189,20 @@ std::string hash_of_models(const PickleDict& contents) {
 }
 
 PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
-                       const ShardAssignment* share) {
-  PickleDict top = tensors_of_share(state, share);
+                       const ShardAssignment* share, StateSnapshot* snapshot) {
+  TensorForFile for_file = tensor_for_file;
+  if (snapshot) {
+    snapshot->begin();
+    for_file = [snapshot](const torch::Tensor& tensor) {
+      return snapshot->tensor_for_file(tensor);
+    };
+  }
+  PickleDict top = tensors_of_share(state, share, for_file);
+  const std::size_t copied = top.size();  // entries
   if (state.optimizer) {
     PickleDict optimizer = top.at("optimizer").toGenericDict();
     if (facts.optimizer_states) optimizer.insert_or_assign("state", *facts.optimizer_states);
+    if (snapshot && is_sharded(*state.optimizer)) snapshot->copy(optimizer);
     top.insert("optimizer_class", optimizer_class(*state.optimizer));
   }
   if (state.scheduler) {
@@ -220,6 +233,12 @@ PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
     auto ranks = make_list();
     for (const c10::IValue& of_rank : facts.of_ranks) ranks.push_back(of_rank);
     top.insert("ranks", ranks);
+  }
+  if (snapshot) {
+    std::size_t entries = 0;
+    for (const auto& entry : top)
+      if (entries++ >= copied) entry.setValue(snapshot->copy(entry.value()));
+    snapshot->end();
   }
   return top;
 }

@@ -12,6 +12,7 @@
 #include "ddprun/checkpoint.h"
 #include "worker_lib/checkpoint/shard_assignment.h"
 #include "worker_lib/serialization/checkpoint_state.h"
+#include "worker_lib/serialization/state_snapshot.h"
 
 namespace ddprun {
 
@@ -46,9 +47,9 @@ std::string hash_of_models(const TrainingState& state);
 // The same of the state whose contents_of() without shares these are.
 std::string hash_of_models(const PickleDict& contents);
 
-// share: rank 0's, if each rank writes its own.
+// share: rank 0's, if each rank writes its own. snapshot: takes the contents, if there is one.
 PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
-                       const ShardAssignment* share = nullptr);
+                       const ShardAssignment* share = nullptr, StateSnapshot* snapshot = nullptr);
 
 // Returns the shard of one rank (checkpoint/core/shards.h). own: its differences from rank 0.
 PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,

@@ -1,13 +1,14 @@
 #include "worker_lib/checkpoint/restore_targets.h"
 
+#include <c10/util/flat_hash_map.h>
 #include <c10/util/SmallVector.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/concat.h"
 #include "base/parse_number.h"
@@ -56,9 +57,17 @@ struct Uses {
 
 class UsesOfStorages {
  public:
-  explicit UsesOfStorages(std::size_t storages) : uses_(storages) {}
+  explicit UsesOfStorages(std::size_t storages) {
+    uses_.reserve(storages);
+    places_.reserve(storages);
+  }
 
-  Uses& of(const c10::Storage& storage) { return uses_[storage.unsafeGetStorageImpl()]; }
+  // Valid until the next call.
+  Uses& of(const c10::Storage& storage) {
+    const auto [found, is_new] = places_.emplace(storage.unsafeGetStorageImpl(), uses_.size());
+    if (is_new) uses_.emplace_back();
+    return uses_[found->second];
+  }
   Uses& of(const torch::Tensor& tensor) { return of(tensor.storage()); }
 
   // Notes that this rank reads the tensors in `value`.
@@ -97,7 +106,7 @@ class UsesOfStorages {
       Uses* uses;
     };
     std::vector<Place> places;
-    for (auto& [storage, uses] : uses_) {
+    for (Uses& uses : uses_) {
       if (!uses.is_copied_to_one()) continue;
       const auto* begin = static_cast<const char*>(uses.live[0].const_data_ptr());
       places.push_back({begin, begin + uses.live[0].nbytes(), &uses});
@@ -112,7 +121,8 @@ class UsesOfStorages {
   }
 
  private:
-  std::unordered_map<const c10::StorageImpl*, Uses> uses_;
+  std::vector<Uses> uses_;
+  ska::flat_hash_map<const c10::StorageImpl*, std::size_t> places_;  // in uses_
 };
 
 // SavedParts: the parts of a checkpoint that belong to the objects of `state`, as this rank sees

@@ -27,6 +27,7 @@
 #include "worker_lib/serialization/core/temporary_name.h"
 #include "worker_lib/serialization/file_digest.h"
 #include "worker_lib/serialization/file_stream.h"
+#include "worker_lib/serialization/value_pickler.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {

@@ -1,7 +1,6 @@
 #include "worker_lib/serialization/checkpoint_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "base/joined.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/serialization/core/archive_writer.h"
+#include "worker_lib/serialization/value_pickler.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -156,18 +156,6 @@ StateArchive open_state_archive(std::string_view bytes, const std::string& file,
 PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::AnyType::get()); }
 PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
 c10::impl::GenericList make_list() { return c10::impl::GenericList(c10::AnyType::get()); }
-
-Pickled pickle_of(const c10::IValue& top) {
-  Pickled result;
-  torch::jit::Pickler pickler(
-      [&](const char* data, size_t size) { result.pickle.append(data, size); }, nullptr, nullptr,
-      nullptr, nullptr, /*tag_aggregates=*/false);
-  pickler.protocol();
-  pickler.pushIValue(top);
-  pickler.stop();
-  result.tensors = pickler.tensorData();
-  return result;
-}
 
 std::string_view bytes_of_storage(const torch::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
@@ -315,14 +303,24 @@ nlohmann::json to_json(const c10::IValue& value, const std::string& what) {
 
 namespace {
 
+// The list that a module has. named_parameters() makes another one, which takes longer than to use
+// it.
+struct Members : torch::nn::Module {
+  static const StateDict& parameters_of(const torch::nn::Module& module) {
+    return module.*(&Members::parameters_);
+  }
+};
+
 // The order of Module.state_dict() in Python: of each module its parameters, its buffers, then
 // its children.
 void add_tensors_of(const torch::nn::Module& module, const std::string& prefix,
                     std::vector<std::pair<std::string, torch::Tensor>>& result) {
-  for (const StateDict& own :
-       {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)})
+  const auto add = [&](const StateDict& own) {
     for (const auto& item : own)
       if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
+  };
+  add(Members::parameters_of(module));
+  add(module.named_buffers(/*recurse=*/false));
   for (const auto& item : module.named_children())
     add_tensors_of(*item.value(), prefix + item.key() + ".", result);
 }
@@ -337,33 +335,54 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
 
 namespace {
 
-// lines: of each tensor one; their order does not matter.
-std::string model_hash(std::vector<std::string>& lines) {
-  std::ranges::sort(lines);
-  return sha256_hex(joined(lines, "")).substr(0, 16);
-}
+// ModelHash: the hash of a line for each tensor. Their order does not matter.
+class ModelHash {
+ public:
+  // Adds the line of a tensor: its name and dtype_and_shape(), without a stream.
+  void add(const std::string& name, const torch::Tensor& tensor) {
+    begins_.push_back(text_.size());
+    text_ += name;
+    text_ += ' ';
+    text_ += c10::toString(tensor.scalar_type());
+    text_ += " of shape [";
+    for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+      if (i > 0) text_ += ", ";
+      text_ += std::to_string(tensor.size(i));
+    }
+    text_ += "]\n";
+  }
 
-std::string line_of(const std::string& name, const torch::Tensor& tensor) {
-  // As dtype_and_shape(), without a stream.
-  std::string line = concat(name, " ", c10::toString(tensor.scalar_type()), " of shape [");
-  for (std::int64_t i = 0; i < tensor.dim(); ++i)
-    line += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
-  return line + "]\n";
-}
+  // Call it once.
+  std::string hex() {
+    std::vector<std::string_view> lines;
+    lines.reserve(begins_.size());
+    begins_.push_back(text_.size());
+    for (std::size_t i = 0; i + 1 < begins_.size(); ++i)
+      lines.push_back(std::string_view(text_).substr(begins_[i], begins_[i + 1] - begins_[i]));
+    std::ranges::sort(lines);
+    Sha256 digest;
+    for (const std::string_view line : lines) digest.add(line.data(), line.size());
+    return digest.hex().substr(0, 16);
+  }
+
+ private:
+  std::string text_;
+  std::vector<std::size_t> begins_;
+};
 
 }  // namespace
 
 std::string model_hash(const torch::nn::Module& module) {
-  std::vector<std::string> lines;
-  for (const auto& [name, tensor] : tensors_of(module)) lines.push_back(line_of(name, tensor));
-  return model_hash(lines);
+  ModelHash hash;
+  for (const auto& [name, tensor] : tensors_of(module)) hash.add(name, tensor);
+  return hash.hex();
 }
 
 std::string model_hash(const PickleDict& module_state) {
-  std::vector<std::string> lines;
+  ModelHash hash;
   for (const auto& entry : module_state)
-    lines.push_back(line_of(entry.key().toStringRef(), entry.value().toTensor()));
-  return model_hash(lines);
+    hash.add(entry.key().toStringRef(), entry.value().toTensor());
+  return hash.hex();
 }
 
 torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
@@ -380,12 +399,13 @@ PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors)
 }
 
 PickleDict module_state(const torch::nn::Module& module,
-                        const std::function<bool(const std::string&)>& keeps) {
+                        const std::function<bool(const std::string&)>& keeps,
+                        const TensorForFile& for_file) {
   PickleDict dict = make_string_dict();
-  const auto tensors = tensors_of(module);
+  auto tensors = tensors_of(module);
   if (!keeps) dict.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors)
-    if (!keeps || keeps(name)) dict.insert(name, tensor_for_file(tensor));
+  for (auto& [name, tensor] : tensors)
+    if (!keeps || keeps(name)) dict.insert(std::move(name), for_file(tensor));
   return dict;
 }
 

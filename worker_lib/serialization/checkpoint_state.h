@@ -36,13 +36,6 @@ PickleDict make_string_dict();
 PickleDict make_int_dict();
 c10::impl::GenericList make_list();
 
-// The pickle of a value, and the tensors whose storages belong to it. The storage of tensor i has
-// the key i.
-struct Pickled {
-  std::string pickle;
-  std::vector<torch::Tensor> tensors;
-};
-Pickled pickle_of(const c10::IValue& top);
 // Returns the bytes of a tensor's storage.
 std::string_view bytes_of_storage(const torch::Tensor& tensor);
 
@@ -123,10 +116,18 @@ c10::IValue from_json(const nlohmann::json& value);
 // Throws kCorrupt for a value that is not JSON. what: the file, for the error.
 nlohmann::json to_json(const c10::IValue& value, const std::string& what = "a JSON value");
 
+// Returns a tensor for a file: on the CPU, without history, and with no more storage than it
+// needs (a slice would write the whole tensor).
+torch::Tensor tensor_for_file(const torch::Tensor& tensor);
+PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors);
+// A function with the result of tensor_for_file(), or a copy of it.
+using TensorForFile = std::function<torch::Tensor(const torch::Tensor&)>;
+
 // Returns parameters and buffers by name, on the CPU (Python's state dict). keeps: selects
 // names; empty: all.
 PickleDict module_state(const torch::nn::Module& module,
-                        const std::function<bool(const std::string&)>& keeps = {});
+                        const std::function<bool(const std::string&)>& keeps = {},
+                        const TensorForFile& for_file = tensor_for_file);
 
 // Returns names and tensors of parameters and buffers, in the order of Python's state dict.
 std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module);
@@ -154,11 +155,6 @@ void expect_module_state(const torch::nn::Module& module, const c10::IValue& sta
 // and what is missing, unexpected, or of another shape or dtype. The module is then unchanged.
 void load_module_state(torch::nn::Module& module, const c10::IValue& state,
                        const std::string& file);
-
-// Returns a tensor for a file: on the CPU, without history, and with no more storage than it
-// needs (a slice would write the whole tensor).
-torch::Tensor tensor_for_file(const torch::Tensor& tensor);
-PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors);
 
 // Returns the generator state with which a rank continues: its own of `saved`, which is not
 // empty. A rank that the saved world did not have gets a state derived from the first rank's.

@@ -192,27 +192,36 @@ auto with_description(const Optimizer& optimizer, Use&& use) {
          DistError::Kind::kUnsupported);
 }
 
-// Writes fields into a dict.
+// Writes fields into a dict. The texts of their keys outlive it.
 struct Writer {
+  const TensorForFile& for_file;
   PickleDict dict = make_string_dict();
+  // The keys so far. Every parameter has the same ones.
+  std::vector<std::pair<const char*, c10::IValue>> keys = {};
 
-  void operator()(const char* key, double value) { dict.insert(key, value); }
-  void operator()(const char* key, bool value) { dict.insert(key, value); }
+  void add(const char* key, c10::IValue value) {
+    auto known = std::ranges::find(keys, key, &std::pair<const char*, c10::IValue>::first);
+    if (known == keys.end()) known = keys.insert(known, {key, key});
+    dict.insert(known->second, std::move(value));
+  }
+
+  void operator()(const char* key, double value) { add(key, value); }
+  void operator()(const char* key, bool value) { add(key, value); }
   void operator()(const char* key, const std::tuple<double, double>& value) {
-    dict.insert(key, c10::ivalue::Tuple::create(std::get<0>(value), std::get<1>(value)));
+    add(key, c10::ivalue::Tuple::create(std::get<0>(value), std::get<1>(value)));
   }
   // Python counts steps in a float32 tensor. Beyond 2^24 steps the count is rounded, but there
   // Adam's bias correction has long been 1.
   void operator()(const char* key, std::int64_t value) {
-    dict.insert(key, torch::tensor(static_cast<float>(value)));
+    add(key, torch::tensor(static_cast<float>(value)));
   }
   void operator()(const char* key, const torch::Tensor& value) {
-    if (value.defined()) dict.insert(key, tensor_for_file(value));
+    if (value.defined()) add(key, for_file(value));
   }
-  void operator()(const char* key, Count count) { dict.insert(key, count.value); }
+  void operator()(const char* key, Count count) { add(key, count.value); }
   template <class Value>
   void operator()(const char* key, const std::optional<Value>& value) {
-    dict.insert(key, value ? c10::IValue(*value) : c10::IValue());
+    add(key, value ? c10::IValue(*value) : c10::IValue());
   }
   template <class Value>
   void operator()(const char* key, OfLbfgs<Value> field) {
@@ -220,14 +229,14 @@ struct Writer {
   }
   void operator()(const char* key, const Tensors& tensors) {
     auto list = make_list();
-    for (const torch::Tensor& tensor : tensors) list.push_back(tensor_for_file(tensor));
-    dict.insert(key, list);
+    for (const torch::Tensor& tensor : tensors) list.push_back(for_file(tensor));
+    add(key, list);
   }
 };
 
 // Reads fields from a dict.
 struct Reader {
-  const SavedValue saved;
+  SavedValue saved;
   torch::Tensor parameter;        // that the state tensors belong to
   std::int64_t all_elements = 0;  // of all the optimizer's parameters
 
@@ -262,7 +271,10 @@ struct Reader {
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
     const PickleDict entries = saved.dict();
-    const auto found = entries.find(key);
+    // Its few keys are compared faster than a text for find() is made.
+    const auto found = std::find_if(entries.begin(), entries.end(), [key](const auto& entry) {
+      return entry.key().isString() && entry.key().toStringRef() == key;
+    });
     if (found == entries.end()) return;   // amsgrad and similar options are off
     if (found->value().isNone()) return;  // Python's SGD has no value yet
     if (!found->value().isTensor()) (void)saved.at(key).tensor();  // throws
@@ -309,14 +321,14 @@ struct Reader {
 };
 
 template <class D>
-c10::impl::GenericList saved_groups(const Optimizer& optimizer) {
+c10::impl::GenericList saved_groups(const Optimizer& optimizer, const TensorForFile& for_file) {
   auto groups = make_list();
   std::int64_t index = 0;
   for (const auto& group : optimizer.param_groups()) {
     auto params = make_list();
     params.reserve(group.params().size());
     for (std::size_t i = 0; i < group.params().size(); ++i) params.push_back(index++);
-    Writer writer;
+    Writer writer{for_file};
     const auto options = group.options().clone();
     D::visit_options(static_cast<typename D::Options&>(*options), writer);
     writer.dict.insert("params", params);
@@ -326,17 +338,19 @@ c10::impl::GenericList saved_groups(const Optimizer& optimizer) {
 }
 
 template <class D>
-PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std::size_t)>& keeps) {
+PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std::size_t)>& keeps,
+                       const TensorForFile& for_file) {
   PickleDict result = make_int_dict();
   if (!keeps) result.reserve(optimizer.state().size());
   std::int64_t index = -1;
+  Writer writer{for_file};
   for (const auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) {
       ++index;
       if (keeps && !keeps(static_cast<std::size_t>(index))) continue;
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;  // the parameter had no gradient yet
-      Writer writer;
+      writer.dict = make_string_dict();
       D::visit_state(static_cast<typename D::State&>(*found->second), writer);
       if (writer.dict.size() > 0) result.insert(index, writer.dict);
     }
@@ -379,6 +393,7 @@ void load_states(Optimizer& optimizer, const SavedValue& saved) {
   std::int64_t all_elements = 0;
   for (const auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) all_elements += parameter.numel();
+  Reader reader{{{}, saved.file, "state"}, {}, all_elements};
   for (auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) {
       void* key = parameter.unsafeGetTensorImpl();
@@ -386,8 +401,9 @@ void load_states(Optimizer& optimizer, const SavedValue& saved) {
       const auto found = states.find(++index);
       if (found == states.end() || !is_own(shards, static_cast<std::size_t>(index))) continue;
       auto state = std::make_unique<typename D::State>();
-      D::visit_state(*state,
-                     Reader{{found->value(), saved.file, "state"}, parameter, all_elements});
+      reader.saved.value = found->value();
+      reader.parameter = parameter;
+      D::visit_state(*state, reader);
       if constexpr (std::is_same_v<D, Lbfgs>)
         D::expect_whole(*state, static_cast<const typename D::Options&>(group.options()),
                         saved.file);
@@ -403,12 +419,13 @@ std::string optimizer_class(const Optimizer& optimizer) {
 }
 
 PickleDict optimizer_state(const Optimizer& optimizer,
-                           const std::function<bool(std::size_t)>& keeps) {
+                           const std::function<bool(std::size_t)>& keeps,
+                           const TensorForFile& for_file) {
   return with_description(optimizer, [&](auto description) {
     using D = decltype(description);
     PickleDict dict = make_string_dict();
-    dict.insert("state", saved_state<D>(optimizer, keeps));
-    dict.insert("param_groups", saved_groups<D>(optimizer));
+    dict.insert("state", saved_state<D>(optimizer, keeps, for_file));
+    dict.insert("param_groups", saved_groups<D>(optimizer, for_file));
     return dict;
   });
 }

@@ -29,7 +29,8 @@ std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 // Returns the state. Of an optimizer whose state is sharded over the ranks: this rank's share.
 // keeps: selects the i-th parameter's state; empty: all.
 PickleDict optimizer_state(const torch::optim::Optimizer& optimizer,
-                           const std::function<bool(std::size_t)>& keeps = {});
+                           const std::function<bool(std::size_t)>& keeps = {},
+                           const TensorForFile& for_file = tensor_for_file);
 
 // Returns whether the state is sharded over the ranks.
 bool is_sharded(const torch::optim::Optimizer& optimizer);

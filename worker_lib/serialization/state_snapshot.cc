@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "worker_lib/cpu_kernels/stream_copy.h"
+#include "worker_lib/serialization/checkpoint_state.h"
 
 namespace ddprun {
 namespace {
@@ -21,25 +22,34 @@ bool is_private(const torch::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
-// Returns whether no other tensor of the tree has the tensor's memory: it belongs to the tree's
-// tensor and to one of the program. Two tensors of the tree that share a storage which only the
-// tree holds look the same. They are stored apart, with the same values.
-bool is_once_in_tree(const torch::Tensor& tensor) {
-  return tensor.use_count() == 1 && tensor.storage().use_count() == 2;
-}
-
 bool may_hold_tensors(const c10::IValue& value) {
   return value.isTensor() || value.isGenericDict() || value.isList() || value.isTuple();
 }
 
 }  // namespace
 
-c10::IValue StateSnapshot::take(c10::IValue live) {
+void StateSnapshot::begin() {
   next_ = 0;
-  c10::IValue result = copy(live);
-  buffers_.resize(next_);
   copies_.clear();
+  other_copies_.clear();
+}
+
+void StateSnapshot::end() {
+  buffers_.resize(next_);
+  other_copies_.clear();
+}
+
+c10::IValue StateSnapshot::take(const c10::IValue& live) {
+  begin();
+  c10::IValue result = copy(live);
+  end();
   return result;
+}
+
+torch::Tensor StateSnapshot::tensor_for_file(const torch::Tensor& live) {
+  const bool is_whole = live.is_cpu() && live.layout() == torch::kStrided && live.numel() > 0 &&
+                        live.storage().nbytes() <= live.nbytes();
+  return is_whole ? copy_once(live) : ddprun::tensor_for_file(live);
 }
 
 c10::IValue StateSnapshot::copy(const c10::IValue& value) {
@@ -65,9 +75,17 @@ c10::IValue StateSnapshot::copy(const c10::IValue& value) {
 }
 
 torch::Tensor StateSnapshot::copy(const torch::Tensor& tensor) {
-  if (tensor.numel() == 0 || is_private(tensor)) return tensor;
-  if (is_once_in_tree(tensor)) return copy_to_buffer(tensor);
-  auto& copies = copies_[tensor.const_data_ptr()];
+  return tensor.numel() == 0 || is_private(tensor) ? tensor : copy_once(tensor);
+}
+
+torch::Tensor StateSnapshot::copy_once(const torch::Tensor& tensor) {
+  const void* const address = tensor.const_data_ptr();
+  if (is_dense(tensor)) {
+    const auto [known, is_new] = copies_.emplace(address, next_);
+    if (is_new) return copy_to_buffer(tensor);
+    if (same_layout(buffers_[known->second], tensor)) return buffers_[known->second];
+  }
+  auto& copies = other_copies_[address];
   for (const auto& [source, copied] : copies)
     if (same_layout(source, tensor)) return copied;
   return copies.emplace_back(tensor, copy_to_buffer(tensor)).second;

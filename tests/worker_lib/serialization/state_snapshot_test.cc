@@ -71,6 +71,42 @@ TEST(StateSnapshot, WhatNobodyElseHoldsIsNotCopied) {
   EXPECT_EQ(in(snapshot.take(dict), "t").const_data_ptr(), made_for_it);
 }
 
+TEST(StateSnapshot, LiveTensorsAreCopiedAsTensorForFileWouldBe) {
+  const torch::Tensor weight = torch::rand({3, 4}).set_requires_grad(true);
+  const torch::Tensor slice = torch::rand({4, 6}).select(1, 2);
+  const torch::Tensor empty = torch::zeros({0, 3});
+  const torch::Tensor turned = weight.detach().t();  // the same memory, another layout
+  StateSnapshot snapshot;
+  snapshot.begin();
+  const torch::Tensor first = snapshot.tensor_for_file(weight);
+  EXPECT_FALSE(first.requires_grad());
+  EXPECT_TRUE(torch::equal(first, weight));
+  EXPECT_NE(first.const_data_ptr(), weight.const_data_ptr());
+  EXPECT_TRUE(snapshot.tensor_for_file(weight).is_same(first)) << "tied weights";
+  const torch::Tensor second = snapshot.tensor_for_file(turned);
+  EXPECT_TRUE(torch::equal(second, turned));
+  EXPECT_NE(second.const_data_ptr(), first.const_data_ptr());
+  EXPECT_TRUE(snapshot.tensor_for_file(turned).is_same(second));
+  const torch::Tensor part = snapshot.tensor_for_file(slice);
+  EXPECT_EQ(part.storage().nbytes(), part.nbytes());
+  EXPECT_EQ(snapshot.tensor_for_file(empty).sizes(), empty.sizes());
+  // What a tree has of the same memory is that copy.
+  const c10::IValue tree = snapshot.copy(tree_of({{"w", weight}}));
+  EXPECT_EQ(in(tree, "w").const_data_ptr(), first.const_data_ptr());
+  snapshot.end();
+}
+
+// Other memory at an address of the last snapshot is another tensor.
+TEST(StateSnapshot, KnowsNoAddressOfTheLastOne) {
+  StateSnapshot snapshot;
+  const torch::Tensor weight = torch::zeros({4});
+  for (const float value : {1.0F, 2.0F}) {
+    weight.fill_(value);
+    const c10::IValue taken = snapshot.take(tree_of({{"w", weight}}));
+    EXPECT_EQ(in(taken, "w")[3].item<float>(), value);
+  }
+}
+
 TEST(StateSnapshot, ListsTuplesAndNumbersAreAsTheyWere) {
   const torch::Tensor tensor = torch::rand({2});
   PickleDict dict = make_string_dict();

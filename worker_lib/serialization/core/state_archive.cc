@@ -42,19 +42,19 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
       if (!has_right_crc(record))
         return wrong(ErrorKind::kCorrupt, "the bytes of record '" + record.name +
                                               "' do not match its CRC: it is damaged");
-  std::unordered_map<std::string_view, std::string_view> by_name(archive.records.size());
-  for (const ZipRecord& record : archive.records) by_name[record.name] = record.bytes;
-  const auto pickle = by_name.find(archive.prefix + "data.pkl");
-  if (pickle == by_name.end())
+  RecordIndex index(archive.records.size());
+  for (const ZipRecord& record : archive.records) (void)index.add(record);
+  const ZipRecord* const pickle = index.find(archive.prefix + "data.pkl");
+  if (!pickle)
     return wrong(ErrorKind::kCorrupt, "it has no record '" + archive.prefix + "data.pkl'");
-  if (const auto found = by_name.find(archive.prefix + "byteorder"); found != by_name.end()) {
-    const auto order = read(found->second.substr(0, kMagicBytes));
+  if (const ZipRecord* const found = index.find(archive.prefix + "byteorder")) {
+    const auto order = read(found->bytes.substr(0, kMagicBytes));
     if (!order) return order.error();
     if (*order != "little")
       return wrong(ErrorKind::kUnsupported,
                    *order == "big" ? "its tensors are big-endian" : "its byte order is not known");
   }
-  const auto pickled = read(pickle->second);
+  const auto pickled = read(pickle->bytes);
   if (!pickled) return pickled.error();
   Result<PickleTree> tree = unpickle(*pickled);
   if (!tree) return tree.error();
@@ -65,13 +65,12 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
   for (const PickleTensor& tensor : archive.tree.tensors) {
     name.resize(folder);
     name += tensor.storage.key;
-    const auto found = by_name.find(name);
-    if (found == by_name.end())
-      return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");
-    if (found->second.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
-      return wrong(ErrorKind::kCorrupt, concat("record '", name, "' has ", found->second.size(),
+    const ZipRecord* const found = index.find(name);
+    if (!found) return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");
+    if (found->bytes.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
+      return wrong(ErrorKind::kCorrupt, concat("record '", name, "' has ", found->bytes.size(),
                                                " bytes, the pickle says ", tensor.storage.bytes));
-    archive.storages[tensor.storage.key] = found->second;
+    archive.storages.try_emplace(tensor.storage.key, found->bytes);
   }
   return archive;
 }

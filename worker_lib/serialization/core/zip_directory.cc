@@ -1,9 +1,10 @@
 #include "worker_lib/serialization/core/zip_directory.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <optional>
 #include <string_view>
-#include <unordered_set>
 
 #include "base/concat.h"
 #include "base/is_control.h"
@@ -163,7 +164,6 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
   const auto most = static_cast<std::size_t>(
       std::min<std::uint64_t>(directory->entries, entries->size() / kEntryBytes));
   records.reserve(most);
-  std::unordered_set<std::string_view> names(most);
   for (std::string_view left = *entries; !left.empty();) {
     Result<ZipRecord> record = take_entry(archive, left, read);
     if (!record) return record.error();
@@ -172,9 +172,9 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
   if (records.size() != directory->entries) return corrupt("its directory lacks entries");
   std::vector<std::string_view> places;
   places.reserve(records.size());
+  RecordIndex names(records.size());
   for (const ZipRecord& record : records) {
-    if (!names.insert(record.name).second)
-      return corrupt("it has two records '" + record.name + "'");
+    if (!names.add(record)) return corrupt("it has two records '" + record.name + "'");
     if (!record.bytes.empty()) places.push_back(record.bytes);
   }
   std::ranges::sort(places, {}, [](std::string_view place) { return place.data(); });
@@ -183,6 +183,24 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
       return corrupt("two of its records overlap");
   return records;
 }
+
+RecordIndex::RecordIndex(std::size_t most) : places_(std::bit_ceil(2 * most + 1)) {}
+
+std::size_t RecordIndex::place_of(std::string_view name) const {
+  const std::size_t mask = places_.size() - 1;
+  std::size_t place = std::hash<std::string_view>()(name) & mask;
+  while (places_[place] && places_[place]->name != name) place = (place + 1) & mask;
+  return place;
+}
+
+bool RecordIndex::add(const ZipRecord& record) {
+  const ZipRecord*& place = places_[place_of(record.name)];
+  if (place) return false;
+  place = &record;
+  return true;
+}
+
+const ZipRecord* RecordIndex::find(std::string_view name) const { return places_[place_of(name)]; }
 
 bool has_right_crc(const ZipRecord& record) { return crc32(record.bytes) == record.crc; }
 

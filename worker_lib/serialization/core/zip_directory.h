@@ -9,6 +9,7 @@
 // Pure; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -37,6 +38,24 @@ Result<std::string_view> part_in_memory(std::string_view part);
 // read: gets the directory and each record's header, never the records. Its errors are returned.
 Result<std::vector<ZipRecord>> read_zip(std::string_view archive,
                                         const ReadPart& read = part_in_memory);
+
+// RecordIndex: finds records by name. It costs a fraction of a map's time. The records must outlive
+// it.
+class RecordIndex {
+ public:
+  // most: how many records there can be.
+  explicit RecordIndex(std::size_t most);
+  // Adds a record. Returns false, and adds nothing, if there is one of this name.
+  bool add(const ZipRecord& record);
+  // Returns nullptr if there is no such record.
+  const ZipRecord* find(std::string_view name) const;
+
+ private:
+  // Returns where the record of a name is, or where it would be added.
+  std::size_t place_of(std::string_view name) const;
+
+  std::vector<const ZipRecord*> places_;  // a power of two, at least half of them null
+};
 
 // Returns whether the record's bytes match its CRC-32.
 bool has_right_crc(const ZipRecord& record);

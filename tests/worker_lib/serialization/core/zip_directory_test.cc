@@ -74,6 +74,20 @@ TEST(ZipDirectory, RecordsComeInTheirOrderWithTheirBytes) {
   }
 }
 
+TEST(RecordIndex, FindsEachNameAndNoOther) {
+  std::vector<ZipRecord> records;
+  for (int i = 0; i < 1000; ++i) records.push_back({.name = "a/" + std::to_string(i), .bytes = {}});
+  RecordIndex index(records.size());
+  for (const ZipRecord& record : records) EXPECT_TRUE(index.add(record));
+  for (const ZipRecord& record : records) {
+    EXPECT_EQ(index.find(record.name), &record);
+    EXPECT_FALSE(index.add({.name = record.name, .bytes = "another"}));
+  }
+  EXPECT_EQ(index.find("a/1000"), nullptr);
+  EXPECT_EQ(index.find(""), nullptr);
+  EXPECT_EQ(RecordIndex(0).find("a/1"), nullptr);
+}
+
 // The archive has the form of one larger than 4 GiB: its sizes and offsets do not use the
 // 32-bit fields.
 TEST(ZipDirectory, SizesAndPlacesOf64Bits) {
