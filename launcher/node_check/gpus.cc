@@ -274,14 +274,14 @@ GpuReport check_in_process(const GpuPlan& plan, std::optional<int> only, Duratio
 
 std::string check_gpus(const GpuPlan& plan) {
   std::string missing;
-  GpuReport report = check_in_process(plan, std::nullopt, plan.patience, missing);
+  GpuReport report = check_in_process(plan, std::nullopt, plan.patience.first, missing);
   const std::vector<int> again = gpus_without_result(report);
   std::vector<std::string> results(again.size());
   std::vector<std::function<void()>> bodies;
   for (std::size_t i = 0; i < again.size(); ++i) {
     bodies.emplace_back([&plan, gpu = again[i], &result = results[i]] {
       std::string why;
-      const GpuReport alone = check_in_process(plan, gpu, plan.more_patience, why);
+      const GpuReport alone = check_in_process(plan, gpu, plan.patience.second, why);
       const auto found = alone.faults.find(gpu);
       // What its own process says is the better reason.
       result = found != alone.faults.end()   ? found->second

@@ -15,20 +15,24 @@ namespace ddprun {
 // each second, and, if only one of them is checked, its number from 0.
 inline constexpr const char* kGpuCheckCommand = "node-check-gpus";
 
+// How long check_gpus() waits. The first use of a GPU may take seconds, in which the driver starts
+// it.
+struct GpuPatience {
+  Duration first = std::chrono::seconds(30);   // for the check of all GPUs
+  Duration second = std::chrono::seconds(30);  // for that of GPUs without a result
+};
+
 struct GpuPlan {
   std::string ddprun;  // the program
   int gpus = 1;        // the most that are checked, from the first visible one
   double limit = 0;    // bytes copied each second within a GPU, at least
-  // The first use of a GPU may take seconds, in which the driver starts it.
-  Duration patience = std::chrono::seconds(30);
-  // For the second check, of GPUs that have no result after the first one.
-  Duration more_patience = std::chrono::seconds(30);
+  GpuPatience patience = {};
 };
 
 // Checks the GPUs in another process. Returns what is wrong: "gpu 1 (0000:3b:00.0): ...". Empty:
 // the GPUs are fit, or the node has none. If the driver crashes, or gives no result within
-// `patience`, each GPU without a result is checked in a process of its own. So only GPUs that have
-// crashed or held up their own process are named. Blocks; any thread.
+// `patience.first`, each GPU without a result is checked in a process of its own. So only GPUs that
+// have crashed or held up their own process are named. Blocks; any thread.
 std::string check_gpus(const GpuPlan& plan);
 
 // Runs the hidden command: prints a GpuReport to stdout. Ends the process with 0, or with 2 if the

@@ -10,7 +10,6 @@
 #include "base/background_thread.h"
 #include "base/concat.h"
 #include "base/error.h"
-#include "launcher/node_check/gpus.h"
 #include "launcher/node_check/measure.h"
 
 namespace ddprun {
@@ -37,8 +36,10 @@ std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step) {
   if (!fault.empty() || plan.limits.gpu == 0) return fault;
   // After the links: a neighbour does not wait for GPUs that need seconds to start.
   step = "gpu";
-  // The kernel finds this program also after its file was removed.
-  return check_gpus({.ddprun = "/proc/self/exe", .gpus = plan.workers, .limit = plan.limits.gpu});
+  return check_gpus({.ddprun = plan.ddprun,
+                     .gpus = plan.workers,
+                     .limit = plan.limits.gpu,
+                     .patience = plan.gpu_patience});
 }
 
 // Returns what is wrong with the node; empty: nothing is.
@@ -65,6 +66,8 @@ NodeCheck::NodeCheck(boost::asio::io_context& io, Done done)
 void NodeCheck::begin(NodeCheckPlan plan) {
   end();
   const Generation generation = plan.generation;
+  const Duration patience =
+      kPatienceBeforeGpus + plan.gpu_patience.first + plan.gpu_patience.second;
   const auto shared = shared_ = std::make_shared<Shared>();
   shared->owner = this;
   const auto finish_later = [shared, generation](const std::string& fault) {
@@ -78,10 +81,10 @@ void NodeCheck::begin(NodeCheckPlan plan) {
       "ddprun-check",
       [shared, finish_later, plan = std::move(plan)] { finish_later(check(plan, shared->step)); });
   if (!started) return finish_later(started.error().message());
-  late_.expires_after(kPatience);
-  late_.async_wait([this, shared, generation](boost::system::error_code error) {
+  late_.expires_after(patience);
+  late_.async_wait([this, shared, generation, patience](boost::system::error_code error) {
     if (error || shared != shared_) return;
-    finish(generation, concat(shared->step.load(), ": no result within ", kPatience));
+    finish(generation, concat(shared->step.load(), ": no result within ", patience));
   });
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "launcher/node_check/core/judgement.h"
+#include "launcher/node_check/gpus.h"
 #include "launcher/node_check/neighbours.h"
 
 namespace ddprun {
@@ -24,12 +25,16 @@ struct NodeCheckPlan {
   NodeLimits limits;
   int workers = 1;                          // of this node. As many GPUs are checked, if there are
   std::optional<NeighbourPlan> neighbours;  // nullopt: there are none, or no store to meet at
+  // The program that checks GPUs. The kernel finds this one also after its file was removed.
+  std::string ddprun = "/proc/self/exe";
+  GpuPatience gpu_patience = {};
 };
 
 class NodeCheck {
  public:
-  // A check that takes longer is a fault.
-  static constexpr Duration kPatience = std::chrono::seconds(45);
+  // What the checks before that of the GPUs may take. A check that takes longer than this and
+  // gpu_patience together is a fault.
+  static constexpr Duration kPatienceBeforeGpus = std::chrono::seconds(15);
   // fault: what is wrong, in one line; empty: the node is fit.
   using Done = std::function<void(Generation generation, const std::string& fault)>;
 

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
-#include "launcher/node_check/gpus.h"
+#include "launcher/node_check/node_check.h"
 #include "tests/integration/launcher/launcher_frame.h"
 #include "tests/support/whole.h"
 
@@ -35,8 +37,8 @@ class NodeCheckGpusTest : public LauncherTest {
     return job->err();
   }
 
-  // Returns what check_gpus() finds with these variables.
-  std::string found(const Variables& variables, Duration patience) {
+  // Returns what a check of the node finds with these variables.
+  std::string found(const Variables& variables, const GpuPatience& patience) {
     const std::string script = directory_ / "ddprun";
     {
       std::ofstream file(script);
@@ -47,8 +49,20 @@ class NodeCheckGpusTest : public LauncherTest {
       file << "exec " << program("ddprun") << " \"$@\"\n";
     }
     std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-    return check_gpus(
-        {.ddprun = script, .gpus = 2, .limit = 1, .patience = patience, .more_patience = patience});
+    boost::asio::io_context io;
+    std::optional<std::string> result;
+    NodeCheck check(io, [&](Generation, const std::string& fault) { result = fault; });
+    check.begin({.limits = {.core = std::chrono::seconds(5),
+                            .memory = 1e6,
+                            .loopback = 1e5,
+                            .gpu = 1,
+                            .throttled = 1},
+                 .workers = 2,
+                 .ddprun = script,
+                 .gpu_patience = patience});
+    EXPECT_TRUE(eventually_on(
+        io, [&] { return result.has_value(); }, std::chrono::minutes(2)));
+    return result.value_or("no result");
   }
 };
 
@@ -100,18 +114,17 @@ TEST_F(NodeCheckGpusTest, ADriverThatLacksAFunctionIsNamed) {
 }
 
 TEST_F(NodeCheckGpusTest, GpusThatHangAreNamedAndTheirProcessEnds) {
-  const Duration patience = std::chrono::seconds(5);
-  const std::string why = "no result within " + to_text(patience);
+  const GpuPatience patience{std::chrono::seconds(5), std::chrono::seconds(4)};
+  const std::string why = "no result within 4 s";
   EXPECT_EQ(found(two_gpus("hang"), patience),
             "gpu 0 (0000:1b:00.0): " + why + "; gpu 1 (0000:9d:00.0): " + why);
 }
 
 // The driver holds up all GPUs of the process while one of them hangs. The other one has to be done
-// in time when it is checked again.
+// in time when it is checked again. The first check has to tell only which GPUs there are.
 TEST_F(NodeCheckGpusTest, OnlyTheGpuThatHangsIsNamed) {
-  const Duration patience = std::chrono::seconds(20);
-  EXPECT_EQ(found(two_gpus("hang-all@1"), patience),
-            "gpu 1 (0000:9d:00.0): no result within " + to_text(patience));
+  const GpuPatience patience{std::chrono::seconds(5), std::chrono::seconds(20)};
+  EXPECT_EQ(found(two_gpus("hang-all@1"), patience), "gpu 1 (0000:9d:00.0): no result within 20 s");
 }
 
 TEST_F(NodeCheckGpusTest, AJobEndsAtOnceWhileAGpuHangs) {
