@@ -119,7 +119,7 @@ def check_everything(source, folder):
     changes = clone / "CHANGELOG.md"
     changes.write_text(changes.read_text().replace("## Unreleased", f"## {version}", 1))
     git(clone, "commit", "--quiet", "--all", "--allow-empty", "--message=release")
-    git(clone, "tag", "--annotate", f"--message={version}", f"v{version}")
+    git(clone, "tag", "--force", "--annotate", f"--message={version}", f"v{version}")
     (clone / "next").touch()
     git(clone, "add", "next")
     git(clone, "commit", "--quiet", "--message=next")

@@ -133,8 +133,8 @@ class TensorBoardTest(unittest.TestCase):
                              sorted(getattr(other, field), key=key))
 
     def run_until_killed(self, first: int, steps: int) -> int:
-        """Writes steps from `first` on, until these many were flushed and a moment longer. Returns
-        the last one that was flushed.
+        """Writes steps from `first` on, and kills the writer when `steps` of them were flushed.
+        Returns the last one that was flushed.
 
         TensorBoard's reader takes milliseconds for a step. The small pipe keeps the writer from
         being far ahead when it is killed."""
