@@ -107,7 +107,7 @@ class NodeWorkers {
   std::vector<WorkerSnapshot> snapshots() const;
   std::optional<std::int64_t> highest_step() const;
   std::vector<std::vector<StepEntry>> marks() const;  // of the newest steps, by local rank
-  std::vector<RankShares> step_shares() const;        // of the workers that live and tell them
+  std::vector<RankShares> step_shares() const;        // of the live workers that report them
   WorkTimes times() const;                            // without WorkTimes::stopped
   // Returns the newest calls of each worker, or only of `rank`, also of workers that have ended.
   // At most FlightFile::kMaxCalls calls on this node; each worker gets an equal share.

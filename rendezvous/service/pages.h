@@ -2,9 +2,10 @@
 // read them and press their buttons. page() checks this before it answers.
 //
 //   read   anyone, if the service has no keys. Else the read token of the key for every job, or a
-//          browser's cookie for it
+//          browser's cookie for it or for the write token
 //   act    (stop, restart, stacks) a browser's cookie for the write token of the key for every
-//          job, over TLS. Without such a key, or without TLS, no one
+//          job, over TLS; not for a job that has a key of its own. Without a key for every job, or
+//          without TLS, no one
 //
 // The page of `ddprun dashboard` has rules of its own (launcher/dashboard/access.h).
 //

@@ -24,8 +24,8 @@ namespace ddprun {
 class StoreServer;
 
 struct PendingConnectionsEvents {
-  // A client has proved what it must, and has sent this. `session` may have more frames, and nobody
-  // reads it.
+  // A client has proved what it must, and has sent this. `session` may have more frames, and no
+  // read is pending.
   std::function<void(const SessionPtr& session, const AgentMessage& message)> agent;
   std::function<void(const TransportPtr& wire, const std::string& first_bytes)> http;
   // Returns whether this service runs for the job of the Hello alone.

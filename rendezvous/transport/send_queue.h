@@ -1,6 +1,7 @@
 // SendQueue: sends bytes over a Transport in their order, one write at a time.
 //
-// One thread, that of the transport. The owner closes the transport at its end.
+// One thread, that of the transport. The owner closes the transport at its end. There is no
+// callback after wire->close().
 #pragma once
 
 #include <cstddef>

@@ -130,7 +130,10 @@ void Transport::pump() {
     if (ends_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
     if (!on_written_) return;
     return asio::post(socket_.get_executor(),
-                      [written = std::exchange(on_written_, nullptr)] { written({}); });
+                      [self = shared_from_this(), written = std::exchange(on_written_, nullptr)] {
+                        // The owner may have closed it meanwhile.
+                        if (self->socket_.is_open()) written({});
+                      });
   }
   is_sending_ = true;
   sending_.swap(owed_);

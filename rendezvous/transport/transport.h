@@ -67,7 +67,7 @@ class Transport : public std::enable_shared_from_this<Transport> {
   void end_writing();
 
   // Closes at once. With TLS it notifies the peer, if the kernel takes these bytes at once.
-  // Pending handlers are destroyed without being called.
+  // Pending handlers are never called. They are destroyed now, or when the io_context runs next.
   void close();
   bool is_open() const { return socket_.is_open(); }
   // Ends this object as close() does, but returns the open socket, for code that speaks another

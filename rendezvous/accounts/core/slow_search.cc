@@ -51,16 +51,7 @@ std::vector<std::string> SlowSearch::take(const std::string& agent_id, const Ste
       nodes_, [&](const NodeSteps& one) { return one.node.agent_id == agent_id; });
   if (found == nodes_.end()) return {};
   found->has_reported = true;
-  std::deque<StepTimes>& steps = found->steps;
-  for (const StepTimes& one : report.steps) {
-    if (asked_steps_ == 0) break;
-    if (one.own_us.size() != static_cast<std::size_t>(found->node.workers)) continue;
-    has_steps_ = true;
-    // A counter that begins again is another epoch, or a program that counts anew.
-    if (!steps.empty() && one.step <= steps.back().step) steps.clear();
-    steps.push_back(one);
-    if (steps.size() > kMaxReportedSteps) steps.pop_front();
-  }
+  if (asked_steps_ > 0) keep_steps(*found, report.steps);
   for (const auto& [local_rank, shares] : report.shares) {
     if (local_rank.value < 0 || local_rank.value >= found->node.workers) continue;
     limits_.take(static_cast<std::size_t>(found->first_rank + local_rank.value), shares);
@@ -73,6 +64,17 @@ std::vector<std::string> SlowSearch::take(const std::string& agent_id, const Ste
     if (auto news = limits_.judge(round_began_)) lines.push_back(std::move(*news));
   }
   return lines;
+}
+
+void SlowSearch::keep_steps(NodeSteps& node, const std::vector<StepTimes>& steps) {
+  for (const StepTimes& one : steps) {
+    if (one.own_us.size() != static_cast<std::size_t>(node.node.workers)) continue;
+    has_steps_ = true;
+    // A counter that begins again is another epoch, or a program that counts anew.
+    if (!node.steps.empty() && one.step <= node.steps.back().step) node.steps.clear();
+    node.steps.push_back(one);
+    if (node.steps.size() > kMaxReportedSteps) node.steps.pop_front();
+  }
 }
 
 // Passes the steps that all nodes have reported to SlowRanks.

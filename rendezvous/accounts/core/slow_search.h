@@ -83,6 +83,7 @@ class SlowSearch {
     std::string line;
   };
 
+  void keep_steps(NodeSteps& node, const std::vector<StepTimes>& steps);
   void judge();
   std::vector<std::string> compare_findings(const std::vector<SlowFinding>& before);
   std::size_t node_of(int rank) const;

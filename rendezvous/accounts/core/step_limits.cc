@@ -9,6 +9,11 @@
 
 namespace ddprun {
 
+void StepLimits::begin(std::size_t ranks) {
+  end();
+  shares_.resize(ranks);
+}
+
 void StepLimits::end() {
   shares_.clear();
   last_.reset();
@@ -83,9 +88,41 @@ void StepLimits::find_odd_ranks(Finding& finding) const {
   }
 }
 
-bool StepLimits::are_alike(const Finding& one, const Finding& other) {
-  return one.part == other.part && std::abs(one.percent - other.percent) < kChange &&
-         one.odd_part == other.odd_part && one.odd_ranks == other.odd_ranks;
+bool StepLimits::have_like_parts(const Finding& one, const Finding& other) {
+  return one.part == other.part && std::abs(one.percent - other.percent) < kChange;
+}
+
+// Returns what this finding and the last one have in common; nullopt: not even the largest part.
+std::optional<StepLimits::Finding> StepLimits::confirmed(const Finding& finding) const {
+  if (!last_ || !have_like_parts(finding, *last_)) return std::nullopt;
+  Finding both{.part = finding.part, .percent = finding.percent};
+  confirm_odd_ranks(both, finding);
+  return both;
+}
+
+// Adds the ranks that are odd in both findings, and those of the last news that are odd in one of
+// them. In a large job another rank may be odd each time.
+void StepLimits::confirm_odd_ranks(Finding& both, const Finding& finding) const {
+  const auto is_odd = [](const Finding& in, StepPart part, int rank) {
+    return in.odd_part == part && std::ranges::binary_search(in.odd_ranks, rank);
+  };
+  const std::optional<StepPart> told = news_ ? news_->odd_part : std::nullopt;
+  for (const std::optional<StepPart> part : {told, finding.odd_part}) {
+    if (!part) continue;
+    double sum = 0;
+    for (std::size_t rank = 0; rank < shares_.size(); ++rank) {
+      const int number = static_cast<int>(rank);
+      const int times = is_odd(finding, *part, number) + is_odd(*last_, *part, number);
+      const bool was_told = news_ && is_odd(*news_, *part, number);
+      if (times < (was_told ? 1 : 2)) continue;
+      both.odd_ranks.push_back(number);
+      sum += share_of(*shares_[rank], *part);
+    }
+    if (both.odd_ranks.empty()) continue;
+    both.odd_part = part;
+    both.odd_percent = sum / static_cast<double>(both.odd_ranks.size());
+    return;
+  }
 }
 
 std::string StepLimits::text_of(const Finding& finding) {
@@ -102,12 +139,15 @@ std::string StepLimits::text_of(const Finding& finding) {
 
 std::optional<std::string> StepLimits::judge(TimePoint now) {
   std::optional<Finding> finding = find();
-  const bool is_old = finding && news_ && are_alike(*finding, *news_);
-  const bool is_confirmed = finding && last_ && are_alike(*finding, *last_);
-  last_ = finding;
-  if (is_old || !is_confirmed || (news_ && now < news_when_ + kQuiet)) return std::nullopt;
-  news_ = std::move(finding);
-  news_when_ = now;
+  std::optional<Finding> both = finding ? confirmed(*finding) : std::nullopt;
+  last_ = std::move(finding);
+  if (!both || (news_ && now < quiet_until_)) return std::nullopt;
+  const bool is_old = news_ && have_like_parts(*both, *news_) &&
+                      both->odd_part == news_->odd_part && both->odd_ranks == news_->odd_ranks;
+  if (is_old) return std::nullopt;
+  news_ = std::move(both);
+  quiet_until_ = now + next_quiet_;
+  next_quiet_ = std::min(2 * next_quiet_, kLongestQuiet);
   return text_of(*news_);
 }
 

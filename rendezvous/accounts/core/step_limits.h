@@ -9,8 +9,11 @@
 //   its share has changed by kChange or more;
 //   other ranks are odd: kOdd above the median. Ranks of the last news stay odd above kStillOdd.
 //
-// A finding counts when it was made twice in a row, because the first steps and evaluations have
-// other shares. News come at most once in kQuiet, also over several generations.
+// A part counts when it was found twice in a row, because the first steps and evaluations have
+// other shares. So does each odd rank, and so does that a rank of the last news is not odd any
+// more. After news there are none for kQuiet, after the next news for twice as long, up to
+// kLongestQuiet, also over several generations: so a job that changes all the time does not fill
+// the events.
 //
 // Owner: SlowSearch in the service. Pure; times are arguments. Any one thread.
 #pragma once
@@ -33,11 +36,12 @@ class StepLimits {
   static constexpr double kOdd = 15;
   static constexpr double kStillOdd = 8;
   static constexpr Duration kQuiet = std::chrono::minutes(10);
+  static constexpr Duration kLongestQuiet = std::chrono::hours(12);
   // More ranks than these are counted in the text, not named.
   static constexpr std::size_t kMostNamed = 16;
 
   // Begins a generation with this many ranks. What was news before still counts.
-  void begin(std::size_t ranks) { shares_.assign(ranks, std::nullopt); }
+  void begin(std::size_t ranks);
   // Ends it. No rank has shares after it.
   void end();
 
@@ -65,13 +69,16 @@ class StepLimits {
   };
   std::optional<Finding> find() const;
   void find_odd_ranks(Finding& finding) const;
-  static bool are_alike(const Finding& one, const Finding& other);
+  std::optional<Finding> confirmed(const Finding& finding) const;
+  void confirm_odd_ranks(Finding& both, const Finding& finding) const;
+  static bool have_like_parts(const Finding& one, const Finding& other);
   static std::string text_of(const Finding& finding);
 
   std::vector<std::optional<PartShares>> shares_;  // by rank
   std::optional<Finding> last_;                    // of the last judge()
   std::optional<Finding> news_;                    // the last news
-  TimePoint news_when_;
+  TimePoint quiet_until_;
+  Duration next_quiet_ = kQuiet;  // after the next news
 };
 
 }  // namespace ddprun

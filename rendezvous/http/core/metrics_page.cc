@@ -117,15 +117,18 @@ void add_times(Page& page, const ListedJobs& jobs, TimePoint now) {
 }
 
 void add_step_shares(Page& page, const ListedJobs& jobs) {
+  std::vector<std::pair<std::string_view, StepLimits::Summary>> by_job;  // its label
+  for (const auto& [label, job] : jobs) {
+    if (const auto shares = job->step_shares()) {
+      by_job.emplace_back(std::string_view(label).substr(0, label.size() - 1), *shares);
+    }
+  }
   const auto add = [&](std::string_view name, std::string_view help, auto figure) {
     page.family(name, Kind::kGauge, help);
-    for (const auto& [label, job] : jobs) {
-      const std::optional<StepLimits::Summary> shares = job->step_shares();
-      if (!shares) continue;
-      const std::string_view job_only = std::string_view(label).substr(0, label.size() - 1);
+    for (const auto& [job_only, shares] : by_job) {
       for (const auto& [part, word] : kStepPartWords) {
         page.sample(concat(job_only, ",part=\"", word, "\"}"),
-                    printed("%.4f", share_of((*shares).*figure, part) / 100));
+                    printed("%.4f", share_of(shares.*figure, part) / 100));
       }
     }
   };

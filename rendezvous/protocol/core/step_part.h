@@ -32,9 +32,6 @@ inline constexpr EnumNames<StepPart, kStepParts> kStepPartWords{
 // PartShares: percent of a step, by StepPart.
 using PartShares = std::array<double, kStepParts>;
 
-inline double& share_of(PartShares& shares, StepPart part) {
-  return shares[static_cast<std::size_t>(part)];
-}
 inline double share_of(const PartShares& shares, StepPart part) {
   return shares[static_cast<std::size_t>(part)];
 }

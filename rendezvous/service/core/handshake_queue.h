@@ -29,18 +29,18 @@ class HandshakeQueue {
     std::vector<AgentConnectionId> begin;    // the handshake of each
     std::vector<AgentConnectionId> put_off;  // each is told to try later
     std::vector<AgentConnectionId> gone;     // each has left while it waited
-    std::optional<TimePoint> next;           // call serve() then; nullopt: as said before
+    std::optional<TimePoint> next;           // call serve() then; nullopt: the earlier time stays
   };
 
   // turns: of one address at a time.
   explicit HandshakeQueue(std::size_t turns = HandshakeTurns::kTurns) : turns_(turns) {}
 
-  // Adds a client that has said its first word of TLS.
+  // Adds a client that has sent the first bytes of TLS.
   Step add(const std::string& address, AgentConnectionId client, TimePoint now,
            const IsHere& is_here);
   // Notes that a handshake of that address is complete.
   Step complete(const std::string& address, TimePoint now, const IsHere& is_here);
-  // Serves those who wait.
+  // Begins handshakes that wait, and puts off late ones.
   Step serve(TimePoint now, const IsHere& is_here);
 
  private:

@@ -1,5 +1,5 @@
-// Tests Transport and SendQueue without TLS on a pair of sockets. server_tls_test and tls_test have
-// it with TLS.
+// Tests Transport and SendQueue on a pair of sockets, mostly without TLS. server_tls_test and
+// tls_test have more with TLS.
 #include "rendezvous/transport/send_queue.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+
+#include "tests/support/certificates.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
@@ -141,6 +144,49 @@ TEST_F(TransportTest, AQueueReportsThatThePeerHasGone) {
   queue->flush();
   while (!has_failed && io_.run_one_for(std::chrono::seconds(10)) > 0) continue;
   EXPECT_TRUE(has_failed);
+}
+
+// With TLS the handler of a complete write is posted. The owner may close the transport before.
+TEST_F(TransportTest, AQueueCallsNothingAfterItsTransportInTlsIsClosed) {
+  const testing_support::TemporaryDirectory directory;
+  const testing_support::Authority authority(directory.path(), "ours");
+  const testing_support::IssuedFiles files = authority.issue("service");
+  const TlsContextPtr service =
+      TlsContext::for_service({.cert = files.cert, .key = files.key, .ca = ""})->context;
+  const TlsContextPtr agent =
+      TlsContext::for_agent({.cert = "", .key = "", .ca = authority.ca_file()})->context;
+  const auto peer = std::make_shared<Transport>(std::move(peer_));
+  int opened = 0;
+  const auto count = [&](const Result<void>& result) { opened += result ? 1 : 0; };
+  transport_->start_tls(TlsChannel::agent(agent, "localhost"));
+  peer->start_tls(TlsChannel::service(service));
+  transport_->open(count);
+  peer->open(count);
+  io_.run_for(std::chrono::seconds(10));
+  ASSERT_EQ(opened, 2);
+
+  const auto queue = std::make_shared<SendQueue>(transport_);
+  int calls = 0;
+  queue->on_sent = [&](const Result<std::size_t>&) { ++calls; };
+  const auto run_one = [&] {
+    io_.restart();
+    return io_.run_one_for(std::chrono::seconds(10));
+  };
+  queue->add("abc");
+  queue->flush();
+  EXPECT_EQ(run_one(), 1u) << "the write is complete";
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(run_one(), 1u) << "what was posted";
+  EXPECT_EQ(calls, 1);
+
+  queue->add("abc");
+  queue->flush();
+  queue->add("more");
+  EXPECT_EQ(run_one(), 1u);
+  transport_->close();
+  while (run_one() > 0) continue;
+  EXPECT_EQ(calls, 1);
+  peer->close();
 }
 
 }  // namespace

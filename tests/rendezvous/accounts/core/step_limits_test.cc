@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ class StepLimitsTest : public testing::Test {
   static std::vector<StepShares> ranks(int count, const StepShares& shares) {
     return std::vector<StepShares>(static_cast<std::size_t>(count), shares);
   }
-  void wait() { now_ += StepLimits::kQuiet; }
+  void wait() { now_ += StepLimits::kLongestQuiet; }
 
   StepLimits limits_;
   TimePoint now_{seconds(1000)};
@@ -107,17 +108,22 @@ TEST_F(StepLimitsTest, ARankThatWasToldStandsOutUntilItIsClearlyBack) {
   EXPECT_EQ(report(all, 20), "") << "14 more than the others";
 }
 
-TEST_F(StepLimitsTest, NewsComeAtMostOnceInTenMinutesAlsoOverGenerations) {
-  int news = 0;
-  const TimePoint begin = now_;
-  for (int generation = 0; generation < 100; ++generation) {
+TEST_F(StepLimitsTest, NewsOfAJobThatChangesAllTheTimeBecomeRareAlsoOverGenerations) {
+  std::vector<TimePoint> news;
+  for (int generation = 0; generation < 3000; ++generation) {
     limits_.begin(2);
     const bool is_even = generation % 2 == 0;
-    if (!report(ranks(2, is_even ? kCommunicates : kReads)).empty()) ++news;
+    if (!report(ranks(2, is_even ? kCommunicates : kReads)).empty()) news.push_back(now_);
     limits_.end();
   }
-  EXPECT_GE(news, 2);
-  EXPECT_LE(news, 1 + (now_ - begin) / StepLimits::kQuiet);
+  ASSERT_GE(news.size(), 9u);
+  Duration quiet = StepLimits::kQuiet;
+  for (std::size_t i = 1; i < news.size(); ++i) {
+    EXPECT_GE(news[i] - news[i - 1], quiet) << i;
+    EXPECT_LE(news[i] - news[i - 1], quiet + std::chrono::minutes(2)) << i;
+    quiet = std::min(2 * quiet, StepLimits::kLongestQuiet);
+  }
+  EXPECT_EQ(quiet, StepLimits::kLongestQuiet);
 }
 
 TEST_F(StepLimitsTest, NewsThatHadToWaitAreToldLater) {
@@ -134,6 +140,29 @@ TEST_F(StepLimitsTest, OneOddLookIsNoNews) {
     EXPECT_EQ(report(ranks(2, kReads), 1), "");
     EXPECT_EQ(report(ranks(2, kCommunicates), 1), "");
   }
+}
+
+TEST_F(StepLimitsTest, RanksThatAreOddByTurnsAreNotNamed) {
+  limits_.begin(100);
+  std::string news;
+  const auto look = [&](std::size_t odd, bool is_7_odd) {
+    auto all = ranks(100, kComputes);
+    all[odd] = kReads;
+    if (is_7_odd) all[7] = {.data = 30, .forward = 30, .backward = 35};
+    news += report(all, 1);
+  };
+  for (std::size_t i = 0; i < 100; ++i) look(i, false);
+  EXPECT_EQ(news, "55 % of a step is backward");
+  news.clear();
+  wait();
+  for (std::size_t i = 10; i < 100; ++i) look(i, true);
+  EXPECT_EQ(news, "55 % of a step is backward; rank 7: 30 % is data");
+  news.clear();
+  wait();
+  for (std::size_t i = 10; i < 100; ++i) look(i, i % 2 == 0);
+  EXPECT_EQ(news, "") << "in one look it is not odd";
+  for (std::size_t i = 10; i < 100; ++i) look(i, false);
+  EXPECT_EQ(news, "55 % of a step is backward");
 }
 
 TEST_F(StepLimitsTest, RanksWithoutSharesAreLeftOut) {
