@@ -139,7 +139,8 @@ Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>&
   }
   if (!is_started) {
     const char* const name = plan.starter_is_srun ? "srun" : command.front().c_str();
-    return system_error(concat("start ", name, " (--nnodes=1: this node alone)"), exec_errno)
+    return system_error(concat("start ", name, " (for this node alone, add --nnodes=1)"),
+                        exec_errno)
         .within(plan.name);
   }
   return exit_code_of_status(status);

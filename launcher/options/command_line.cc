@@ -234,7 +234,8 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
   if (!plan.no_starter.empty()) {
     if (!is_wired && !wiring.has_one_node())
       return invalid_argument(plan.no_starter).within(plan.name);
-    return plan.workers ? std::optional(Taken::kWorkers) : std::nullopt;
+    if (!plan.workers || plan.tasks > 1) return std::nullopt;
+    return Taken::kWorkers;
   }
   if (!plan.starter.empty()) {
     if (!is_wired && !wiring.nodes && !wiring.has_node_rank) return Taken::kStarter;
@@ -255,9 +256,11 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
   if (plan.tasks > 1 && plan.job_id == kDefaultJobId) return refuse_tasks(plan);
   const bool meets = wiring.nodes ? !wiring.has_one_node() : plan.nodes > 1;
   if (meets && needs_endpoint && !wiring.is_by_hand) {
-    const std::string remedy = plan.endpoint_remedy.empty()
-                                   ? "give --rdzv-endpoint=HOST:PORT with the host of one of them"
-                                   : plan.endpoint_remedy;
+    std::string remedy = plan.endpoint_remedy;
+    if (remedy.empty()) {
+      remedy = "give --rdzv-endpoint=HOST:PORT with the host of one of them";
+      if (plan.job_id == kDefaultJobId) remedy += ", and --rdzv-id=NAME";
+    }
     return invalid_argument(concat("it has ", plan.nodes,
                                    " nodes, but does not say where they meet: ", remedy,
                                    " (for this node alone, add --nnodes=1)"))
@@ -278,7 +281,8 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
   const Wiring wiring = wiring_of(sources);
   const bool is_wired = wiring.is_alone || wiring.is_by_hand;
 
-  Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable, is_typed());
+  const bool typed = is_typed();
+  Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable, typed);
   if (!found) return is_wired || wiring.has_one_node() ? Result<void>() : found.error();
   if (!*found) return {};
   ClusterPlan& plan = **found;
@@ -296,9 +300,10 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
   if (!taken) return taken.error();
   if (!*taken) return {};
   if (!is_wired && wiring.nodes && wiring.nodes->min > plan.nodes) {
-    return invalid_value(to_text(*wiring.nodes),
-                         concat(plan.name, " has ", counted(plan.nodes, "node"),
-                                "; with others, give --rdzv-endpoint"))
+    const std::string fact = typed && plan.nodes == 1
+                                 ? "this shell has 1 node of " + plan.name
+                                 : concat(plan.name, " has ", counted(plan.nodes, "node"));
+    return invalid_value(to_text(*wiring.nodes), fact + "; with others, give --rdzv-endpoint")
         .within(place_of(sources.setting_of(*find_option("--nnodes")), sources));
   }
   // The service would refuse the node, and the others would wait for it.

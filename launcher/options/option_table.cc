@@ -447,10 +447,8 @@ std::vector<OptionSpec> make_table() {
        "--report-file=report.json", needed_into(&LaunchOptions::report_file)},
       {"on-end", "COMMAND",
        "run this shell command once when the job is over, on the first node of the job, for 30 s "
-       "at "
-       "most; it reads the report of --report-file from stdin, and DDPRUN_HEADLINE has a line "
-       "about "
-       "the end",
+       "at most; it reads the report of --report-file from stdin, and DDPRUN_HEADLINE has a line "
+       "about the end",
        "--on-end='mail -s \"$DDPRUN_HEADLINE\" me'", needed_into(&LaunchOptions::on_end)},
       {"on-failure", "COMMAND",
        "as --on-end, but only if the exit code of the job is neither 0 nor 75 (saved)",

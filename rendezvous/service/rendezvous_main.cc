@@ -53,8 +53,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option_function<std::string>("--lease",
                                        time_into(options.times.lease, "--lease", parse_lease),
                                        "A node that is silent for this time is lost; it ends its "
-                                       "own workers after four fifths of "
-                                       "the time")
+                                       "own workers after four fifths of the time")
       ->type_name("SECONDS")
       ->default_str(in_seconds(options.times.lease));
   app.add_option_function<std::string>(

@@ -36,7 +36,7 @@ constexpr NodeStarter kPbsPro = {"pbsdsh -- sh -lc \"cd $PBS_O_WORKDIR; ", "\"",
 constexpr NodeStarter kFlux = {"flux run -N $(flux getattr size) --tasks-per-node=1 ", "", ""};
 constexpr NodeStarter kGridEngine = {
     "for h in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -V $h ", " & done; wait",
-    " --rdzv-id=$JOB_ID"};
+    " --rdzv-id=$JOB_ID.$SGE_TASK_ID"};
 
 constexpr std::string_view kFluxSize = "flux getattr size";  // prints the number of nodes
 
@@ -139,7 +139,7 @@ Result<std::optional<ClusterPlan>> detect_lsf(const EnvLookup& lookup) {
     if (lookup(kStarted)) {  // each host would start all hosts again
       return invalid_argument(concat("blaunch started this ddprun without ", kTask,
                                      ": give ddprun on each host --no-detect, --nnodes, ",
-                                     "--node-rank and --rdzv-endpoint=HOST:PORT"))
+                                     "--node-rank, --rdzv-id=NAME and --rdzv-endpoint=HOST:PORT"))
           .within(plan.name);
     }
     // blaunch -z starts one task on each host, whatever its slots. Its tasks are told so. Source:
@@ -196,17 +196,20 @@ void count_nodes(ClusterPlan& plan, std::string_view answer) {
   const int hosts = static_cast<int>(lines.size());
   const int nodes = is_pbs ? hosts : hosts == 1 ? parse_number<int>(lines.front()).value_or(0) : 0;
   if (nodes < 1) {
-    plan.nodes_remedy = concat("give --nnodes and --rdzv-endpoint=HOST:PORT, because ",
-                               is_pbs ? plan.node_file : kFluxSize, " does not say how many ",
-                               "nodes the job has (for this node alone, add --nnodes=1)");
+    plan.nodes_remedy =
+        concat("give --nnodes, --rdzv-id=NAME and --rdzv-endpoint=HOST:PORT, because ",
+               is_pbs ? plan.node_file : kFluxSize, " does not say how many ",
+               "nodes the job has (for this node alone, add --nnodes=1)");
     return;
   }
   plan.nodes = nodes;
   if (nodes == 1) return;
   // pbsdsh starts a task for each slot.
   const bool is_packed = is_pbs && slots > lines.size();
-  plan.no_starter = describe(is_pbs ? kPbsPro : kFlux, nodes,
-                             is_packed ? ", with one slot on each, `qsub -l place=scatter`" : "");
+  const char* const hint = !is_pbs     ? "; with GPUs, add --gpus-per-node=N to flux run"
+                           : is_packed ? ", with one slot on each, `qsub -l place=scatter`"
+                                       : "";
+  plan.no_starter = describe(is_pbs ? kPbsPro : kFlux, nodes, hint);
 }
 
 }  // namespace ddprun

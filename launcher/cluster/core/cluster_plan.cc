@@ -1,5 +1,7 @@
 #include "launcher/cluster/core/cluster_plan.h"
 
+#include <algorithm>
+
 #include "base/concat.h"
 #include "base/counted.h"
 #include "launcher/cluster/core/detector.h"
@@ -12,10 +14,12 @@ constexpr Detector kDetectors[] = {detect_mpi,       detect_slurm_step, detect_s
                                    detect_batch_job, detect_cloud,      detect_pod};
 
 // Takes the GPUs from the scheduler in whose job mpirun runs: mpirun says nothing of them. The
-// tasks that this scheduler was asked for are not those of mpirun.
+// tasks that this scheduler was asked for are not those of mpirun. In a job of LSF, blaunch starts
+// the daemons of mpirun.
 void take_gpus_of_job(ClusterPlan& plan, const EnvLookup& lookup) {
   const EnvLookup without_tasks = [&](std::string_view name) {
-    return name == "SLURM_NTASKS" || name == kTasksVariable ? std::nullopt : lookup(name);
+    constexpr std::string_view kHidden[] = {"SLURM_NTASKS", kTasksVariable, "LSF_PM_TASKID"};
+    return std::ranges::count(kHidden, name) > 0 ? std::nullopt : lookup(name);
   };
   for (const Detector detect : kDetectors) {
     if (detect == detect_mpi) continue;
@@ -51,7 +55,7 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
     if (!found) return found;
     if (!*found) continue;
     ClusterPlan& plan = **found;
-    if (detect == detect_mpi && plan.tasks == 1 && !plan.workers) take_gpus_of_job(plan, lookup);
+    if (plan.takes_gpus_of_job) take_gpus_of_job(plan, lookup);
     // The shell of salloc may be on another host.
     const bool is_of_salloc = detect == detect_slurm_job && !plan.no_starter.empty();
     if (is_typed && plan.starter.empty() && !is_of_salloc) leave_other_nodes(plan);

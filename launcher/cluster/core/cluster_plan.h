@@ -40,6 +40,8 @@ struct ClusterPlan {
   // No variable lists the GPUs that the scheduler gave: they are those that are visible here. The
   // caller counts them.
   bool counts_gpus = false;
+  // The launcher says nothing of GPUs. They are those of the job in which it runs.
+  bool takes_gpus_of_job = false;
   bool has_only_workers = false;  // the plan says nothing else: without workers it says nothing
 
   // Several tasks on a node: local task 0 is the agent of the node, with a worker for each task.
@@ -65,7 +67,8 @@ struct ClusterPlan {
   std::vector<std::string> starter;
   std::vector<std::string> starter_variables;
   bool starter_is_srun = true;  // false: like rsh, it takes one line for a shell
-  // Not empty: no command of ours can start it on each node; why, and what the user can do.
+  // Not empty: no command of ours can start it on each node, or the others seek node rank 0 on
+  // another host; why, and what the user can do.
   std::string no_starter;
 };
 

@@ -20,7 +20,9 @@ struct Launcher {
   const char* nodes;       // the number of nodes with tasks
   const char* job_id;
   const char* remedy;
-  const char* gpus;  // lists the GPUs that all tasks of this node share
+  // Lists the GPUs that all tasks of this node share. "": they are those of the job in which the
+  // launcher runs.
+  const char* gpus;
 };
 
 // A launcher that runs in the jobs of another one comes before it.
@@ -76,7 +78,7 @@ constexpr const char* kAzureHost = "AZ_BATCH_MASTER_NODE";
 
 // Returns the host of node rank 0. Empty: it is not known. The error tells rank 0 that it is
 // not where the others seek it. mpirun ends the others when rank 0 fails.
-Result<std::string> first_host(const EnvLookup& lookup, const ClusterPlan& plan, int rank) {
+Result<std::string> first_host(const EnvLookup& lookup, int nodes, int rank) {
   // Azure Batch and Azure ML run mpirun there: "10.0.0.4:6000". Source: Azure Batch, "Azure Batch
   // compute node environment variables".
   const std::string azure = lookup(kAzureHost).value_or("");
@@ -84,10 +86,9 @@ Result<std::string> first_host(const EnvLookup& lookup, const ClusterPlan& plan,
   const MpirunNode mpirun = mpirun_node(lookup);
   if (mpirun.host.empty() || rank != 0 || mpirun.is_here) return mpirun.host;
   return invalid_argument(
-             concat("rank 0 is not on ", mpirun.host,
-                    ", where mpirun runs: give --rdzv-endpoint=HOST:PORT with the host of rank 0, ",
-                    "and --nnodes=", plan.nodes))
-      .within(plan.name);
+      concat("rank 0 is not on ", mpirun.host,
+             ", where mpirun runs: give --rdzv-endpoint=HOST:PORT with the host of rank 0, ",
+             "--rdzv-id=NAME and --nnodes=", nodes));
 }
 
 // Returns the count. nullopt: the variable is not set.
@@ -128,6 +129,7 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
     plan.local_task = *local;
   }
   if (plan.tasks == 1) plan.workers = listed_gpus(lookup, launcher.gpus);
+  plan.takes_gpus_of_job = plan.tasks == 1 && std::string_view(launcher.gpus).empty();
   plan.workers_are = "GPUs of the job";
   const bool is_even = *nodes ? *own_tasks || *size % plan.nodes == 0 : *size % plan.tasks == 0;
   if (!is_even) {
@@ -136,8 +138,11 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
         .within(launcher.size);
   }
   if (plan.nodes > 1) {
-    const Result<std::string> host = first_host(lookup, plan, *rank);
-    if (!host) return host.error();
+    const Result<std::string> host = first_host(lookup, plan.nodes, *rank);
+    if (!host) {
+      plan.no_starter = host.error().message();
+      return plan;
+    }
     if (!host->empty()) meet_near(plan, *host, port_of(plan.job_id));
     // Without an id, the service of the job could not be told from another's. On Azure, rank 0 may
     // be elsewhere, so every node of that address must be ready to listen, and on one port only.
@@ -161,8 +166,8 @@ Result<std::optional<ClusterPlan>> detect_mpi(const EnvLookup& lookup) {
   plan.name = "PRRTE job";
   plan.job_id = kDefaultJobId;
   plan.nodes_remedy =
-      "it does not say how many nodes it has: give --nnodes and --rdzv-endpoint=HOST:PORT (1: this "
-      "node alone)";
+      "it does not say how many nodes and tasks it has: give --nnodes, --nproc-per-node, "
+      "--rdzv-id=NAME and --rdzv-endpoint=HOST:PORT (for this node alone, add --nnodes=1)";
   return plan;
 }
 

@@ -62,7 +62,7 @@ TEST(DetectBatchJob, ABatchScriptOfSeveralNodesIsToldHowToStartOnAll) {
   EXPECT_THAT(plan_of(kGridEngine).no_starter,
               HasSubstr("it has 2 nodes: start ddprun on each of them, `for h in $(cut -d' ' -f1 "
                         "$PE_HOSTFILE); do qrsh -inherit -V $h ddprun --nnodes=2 "
-                        "--rdzv-endpoint=$(hostname):29400 --rdzv-id=$JOB_ID ..."));
+                        "--rdzv-endpoint=$(hostname):29400 --rdzv-id=$JOB_ID.$SGE_TASK_ID ..."));
 }
 
 // qsub -I: the other nodes have no such command.
@@ -115,8 +115,8 @@ TEST(DetectBatchJob, FluxIsAsked) {
   EXPECT_EQ(four.name, "Flux job f3ETxsR9H");
   EXPECT_EQ(four.no_starter,
             "it has 4 nodes: start ddprun on each of them, `flux run -N $(flux getattr size) "
-            "--tasks-per-node=1 ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...` "
-            "(for this node alone, add --nnodes=1)");
+            "--tasks-per-node=1 ddprun --nnodes=4 --rdzv-endpoint=$(hostname):29400 ...`; "
+            "with GPUs, add --gpus-per-node=N to flux run (for this node alone, add --nnodes=1)");
   EXPECT_THAT(counted_plan(flux, "flux: no broker\n").nodes_remedy, HasSubstr("give --nnodes"));
 }
 

@@ -93,6 +93,11 @@ const Variables kFlux{{"FLUX_JOB_ID", "f3ETxsR9H"},
                       {"PMI_RANK", "2"},
                       {"PMI_SIZE", "4"}};
 
+// The step of Slurm in which mpirun starts its daemon on another node.
+const Variables kStepOfDaemon{{"SLURM_JOB_ID", "812"},          {"SLURM_NODEID", "0"},
+                              {"SLURM_STEP_GPUS", "0-3"},       {"SLURM_STEP_ID", "0"},
+                              {"SLURM_STEP_NODELIST", "node1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}};
+
 Result<std::optional<ClusterPlan>> in_mpi(const Variables& variables) {
   return detect_mpi([&](std::string_view name) -> std::optional<std::string> {
     const auto found = variables.find(name);
@@ -137,14 +142,18 @@ TEST(DetectMpi, ReadsOneTaskANodeOfOpenMpi5) {
 // mpirun on a login node: the others would seek node rank 0 there.
 TEST(DetectMpi, NodeRank0RefusesToBeElsewhere) {
   Variables elsewhere = with(first_of_open_mpi(), "OMPI_MCA_orte_local_daemon_uri", "1.1;x");
-  EXPECT_EQ(mpi_error(elsewhere),
-            "Open MPI job 320536577: rank 0 is not on 10.0.0.4, where mpirun runs: give "
-            "--rdzv-endpoint=HOST:PORT with the host of rank 0, and --nnodes=2");
+  EXPECT_EQ(mpi_plan(elsewhere).no_starter,
+            "rank 0 is not on 10.0.0.4, where mpirun runs: give --rdzv-endpoint=HOST:PORT with the "
+            "host of rank 0, --rdzv-id=NAME and --nnodes=2");
+  EXPECT_EQ(mpi_plan(kOpenMpi).no_starter, "");
   const Variables first = with(kOpenMpi5, "OMPI_COMM_WORLD_RANK", "0");
-  EXPECT_THAT(mpi_error(first), HasSubstr("rank 0 is not on node-18"));
+  EXPECT_THAT(mpi_plan(first).no_starter, HasSubstr("rank 0 is not on node-18"));
+  Variables of_job = elsewhere;
+  of_job.merge(Variables(kStepOfDaemon));
+  EXPECT_EQ(plan_of(of_job).workers, 4) << "if the user gives the endpoint";
   elsewhere["OMPI_COMM_WORLD_SIZE"] = "4";
   elsewhere["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
-  EXPECT_THAT(mpi_error(elsewhere), HasSubstr("rank 0 is not on 10.0.0.4"));
+  EXPECT_THAT(mpi_plan(elsewhere).no_starter, HasSubstr("rank 0 is not on 10.0.0.4"));
   const Variables here = with(first, "PMIX_SERVER_URI2", "prterun-node-18-12408@0.0;tcp4://x:1");
   EXPECT_EQ(mpi_plan(here).endpoint.host, "node-18");
 }
@@ -212,7 +221,16 @@ TEST(DetectMpi, TheGpusOfAFluxJobAreItsWorkers) {
   const Variables task = with(kFlux, "CUDA_VISIBLE_DEVICES", "0,1,2,3");
   EXPECT_EQ(to_sentence(plan_of(task), 4, Taken::kNodes),
             "Flux job f3ETxsR9H: node 2 of 4, 4 workers (GPUs of the job)");
-  EXPECT_EQ(plan_of(with(kFlux, "CUDA_VISIBLE_DEVICES", "-1")).workers, std::nullopt);
+  Variables none = with(kFlux, "CUDA_VISIBLE_DEVICES", "-1");
+  EXPECT_EQ(plan_of(none).workers, std::nullopt);
+  const Variables pod{{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                      {"NVIDIA_VISIBLE_DEVICES", "GPU-6da1,GPU-07c3"}};
+  none.merge(Variables(pod));
+  EXPECT_EQ(plan_of(none).workers, std::nullopt) << "those of the pod were not granted";
+  EXPECT_FALSE(plan_of(none).counts_gpus);
+  Variables hydra = kHydra;
+  hydra.merge(Variables(pod));
+  EXPECT_EQ(plan_of(hydra).workers, 2);
   EXPECT_EQ(plan_of(with(task, "FLUX_JOB_SIZE", "8")).workers, 2) << "one for each task";
 }
 
@@ -223,7 +241,10 @@ TEST(DetectMpi, ATaskOfPrrteAloneIsToldWhatItNeeds) {
   const ClusterPlan plan = plan_of(task);
   EXPECT_EQ(plan.name, "PRRTE job");
   EXPECT_EQ(plan.nodes, 1);
-  EXPECT_THAT(plan.nodes_remedy, testing::HasSubstr("give --nnodes and --rdzv-endpoint=HOST:PORT"));
+  EXPECT_THAT(plan.nodes_remedy, HasSubstr("give --nnodes, --nproc-per-node, --rdzv-id=NAME and"));
+  Variables inside = task;
+  inside.merge(Variables(kStepOfDaemon));
+  EXPECT_EQ(plan_of(inside).workers, std::nullopt) << "the node may have other tasks";
   EXPECT_FALSE(*detect(with(task, "TORCHELASTIC_RUN_ID", "none"))) << "a worker";
 }
 
@@ -269,12 +290,7 @@ TEST(DetectMpi, TheGpusOfTheJobInWhichMpirunRunsAreItsWorkers) {
   EXPECT_EQ(plan_of(without(script, "SLURM_GPUS_ON_NODE")).workers, std::nullopt)
       << "mpirun starts the tasks";
   Variables other = kOpenMpi;
-  other.merge(Variables{{"SLURM_JOB_ID", "812"},
-                        {"SLURM_NODEID", "0"},
-                        {"SLURM_STEP_GPUS", "0-3"},
-                        {"SLURM_STEP_ID", "0"},
-                        {"SLURM_STEP_NODELIST", "node1"},
-                        {"SLURM_STEP_TASKS_PER_NODE", "1"}});
+  other.merge(Variables(kStepOfDaemon));
   EXPECT_EQ(plan_of(other).workers, 4);
   EXPECT_EQ(plan_of(other).nodes, 2);
   other["OMPI_COMM_WORLD_SIZE"] = "4";
@@ -282,6 +298,17 @@ TEST(DetectMpi, TheGpusOfTheJobInWhichMpirunRunsAreItsWorkers) {
   EXPECT_EQ(plan_of(other).workers, 2) << "one for each task";
   EXPECT_EQ(plan_of(with(kHydra, "CUDA_VISIBLE_DEVICES", "0,1")).workers, std::nullopt)
       << "no scheduler gave them";
+}
+
+// blaunch starts the daemon of mpirun on the second node.
+TEST(DetectMpi, TheGpusOfAJobOfLsfAreTheWorkersOfEachNode) {
+  Variables first = first_of_open_mpi();
+  first.merge(Variables{{"CUDA_VISIBLE_DEVICES", "0,1,2,3"},
+                        {"LSB_JOBID", "77"},
+                        {"LSB_MCPU_HOSTS", "hostA 8 hostB 8"}});
+  EXPECT_EQ(plan_of(first).workers, 4);
+  EXPECT_TRUE(plan_of(first).starter.empty());
+  EXPECT_EQ(plan_of(with(first, "LSF_PM_TASKID", "2")).workers, 4);
 }
 
 TEST(DetectMpi, MpirunInFluxIsMpirun) {
