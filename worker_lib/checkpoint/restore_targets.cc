@@ -76,9 +76,10 @@ class UsesOfStorages {
       of(tensor).needed.push_back(tensor.unsafeGetTensorImpl());
     });
   }
-  // Notes that the restore copies `saved` to `own`, if that copies the whole storage as it is.
+  // Notes that the restore copies `saved` to `own`, if that copies the whole storage as it is. The
+  // memory of a conjugate or negative view has other values than the view.
   void filled(const torch::Tensor& own, const torch::Tensor& saved) {
-    if (!own.defined() || own.layout() != torch::kStrided) return;
+    if (!own.defined() || own.layout() != torch::kStrided || own.is_conj() || own.is_neg()) return;
     const bool is_whole = saved.storage_offset() == 0 && own.nbytes() == saved.storage().nbytes();
     if (is_whole && own.dtype() == saved.dtype() && own.sizes() == saved.sizes() &&
         own.strides() == saved.strides() && own.is_non_overlapping_and_dense())

@@ -388,6 +388,7 @@ std::string model_hash(const PickleDict& module_state) {
 torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
   // variable_data() is detach() without the dispatcher.
   const torch::Tensor plain = tensor.is_cpu() ? tensor.variable_data() : tensor.detach().cpu();
+  if (plain.is_conj() || plain.is_neg()) return plain.resolve_conj().resolve_neg();
   const bool is_slice = plain.storage().nbytes() > plain.nbytes();
   return is_slice ? plain.clone() : plain;
 }

@@ -48,6 +48,7 @@ c10::IValue StateSnapshot::take(const c10::IValue& live) {
 
 torch::Tensor StateSnapshot::tensor_for_file(const torch::Tensor& live) {
   const bool is_whole = live.is_cpu() && live.layout() == torch::kStrided && live.numel() > 0 &&
+                        !live.is_conj() && !live.is_neg() &&
                         live.storage().nbytes() <= live.nbytes();
   return is_whole ? copy_once(live) : ddprun::tensor_for_file(live);
 }

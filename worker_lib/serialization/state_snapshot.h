@@ -4,7 +4,9 @@
 // A snapshot shares no memory with tensors that the program goes on changing. Tensors with other
 // owners are copied, into memory that is kept for the next snapshot. So a snapshot costs one memcpy
 // of the state. Tensors that were made for the snapshot (from a GPU, from a slice) are used as they
-// are. A tensor that appears twice (tied weights) is copied once and stays one tensor.
+// are. A tensor of the program in CPU memory that appears twice (tied weights) is copied once and
+// stays one tensor. Tensors of a GPU, and those that only the tree has, may be stored apart, with
+// the same values.
 //
 //   snapshot.begin();
 //   dict.insert(name, snapshot.tensor_for_file(live));
@@ -28,7 +30,8 @@ class StateSnapshot {
  public:
   // Begins a snapshot. The last one must be destroyed, because this one has the same memory.
   void begin();
-  // Returns tensor_for_file() of checkpoint_state.h, copied.
+  // Returns tensor_for_file() of checkpoint_state.h, copied. `live` must exist until end(), because
+  // it is known by its address.
   torch::Tensor tensor_for_file(const torch::Tensor& live);
   // Replaces the tensors of a tree of dicts, lists, tuples and tensors in CPU memory by copies, and
   // returns the tree. It must have no tensor of this snapshot yet.

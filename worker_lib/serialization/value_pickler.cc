@@ -5,13 +5,16 @@
 
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <string>
 #include <string_view>
+#include <utility>
 
+#include "base/concat.h"
 #include "worker_lib/serialization/core/little_endian.h"
+#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -111,8 +114,12 @@ class ValuePickler {
     for (int i = 7; i >= 0; --i) text_ += static_cast<char>((bits >> (8 * i)) & 0xff);
   }
 
-  // it: lives as long as this.
+  // it: lives as long as this. Throws kInvalidArgument if the pickle's 4 bytes cannot hold its
+  // size.
   void string(std::string_view it) {
+    if (it.size() > std::numeric_limits<std::uint32_t>::max())
+      refuse(concat("save a checkpoint: it has a text of ", it.size(),
+                    " bytes; a text must be shorter than 4 GiB"));
     const auto [known, is_new] = strings_.emplace(it, memos_);
     if (!is_new) return get(known->second);
     text_ += 'X';
@@ -199,9 +206,16 @@ class ValuePickler {
 
 }  // namespace
 
-Pickled pickle_of(const c10::IValue& top) {
+std::optional<Pickled> pickle_plain(const c10::IValue& top) {
   ValuePickler pickler;
-  return pickler.run(top) ? pickler.result() : pickle_by_libtorch(top);
+  if (!pickler.run(top)) return std::nullopt;
+  return pickler.result();
+}
+
+// LibTorch's pickler memoizes values with several owners, so none may be left of the first attempt.
+Pickled pickle_of(const c10::IValue& top) {
+  if (std::optional<Pickled> plain = pickle_plain(top)) return *std::move(plain);
+  return pickle_by_libtorch(top);
 }
 
 Pickled pickle_by_libtorch(const c10::IValue& top) {

@@ -1,5 +1,5 @@
 // Pickles LibTorch's values as torch::jit::Pickler does, byte for byte, in a fraction of its time.
-// That one makes and looks up several texts for each tensor.
+// LibTorch's pickler makes and looks up several texts for each tensor.
 //
 // Free functions without state; any thread.
 #pragma once
@@ -7,6 +7,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,11 @@ struct Pickled {
 };
 
 // Pickles dicts, lists and tuples of plain values and tensors. LibTorch's pickler is used if there
-// is anything else, such as a quantized tensor. Throws what it throws.
+// is anything else, such as a quantized tensor. Throws what it throws, and kInvalidArgument for a
+// text of 4 GiB or more.
 Pickled pickle_of(const c10::IValue& top);
+// Does the same without LibTorch's pickler. Returns nullopt if that one is needed.
+std::optional<Pickled> pickle_plain(const c10::IValue& top);
 // Calls LibTorch's pickler, with the same result.
 Pickled pickle_by_libtorch(const c10::IValue& top);
 

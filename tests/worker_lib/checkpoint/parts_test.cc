@@ -157,6 +157,57 @@ TEST_F(CheckpointParts, EachRankGetsWhatItHadOfItsOwn) {
   EXPECT_NE(got[0], got[1]);
 }
 
+// Returns the names and the tensors of a state that has views, and one tensor of each kind of
+// memory that they are views of.
+std::map<std::string, torch::Tensor> with_views(double first) {
+  const torch::Tensor complex =
+      torch::complex(torch::arange(first, first + 6), torch::arange(first + 6, first + 12))
+          .view({2, 3});
+  const torch::Tensor conjugate = complex.clone().conj();
+  const torch::Tensor negative = torch::_neg_view(torch::arange(first, first + 4));
+  EXPECT_TRUE(conjugate.is_conj() && torch::imag(conjugate).is_neg() && negative.is_neg());
+  return {{"complex", complex},
+          {"conjugate", conjugate},
+          {"turned", complex.clone().conj().t()},
+          {"imaginary", torch::imag(complex.clone().conj())},
+          {"negative", negative}};
+}
+
+// Neither kind of view has a form in a file that Python and this library read.
+TEST_F(CheckpointParts, ConjugateAndNegativeViewsAreSavedAsTheirValues) {
+  for (const bool asynchronous : {false, true}) {
+    const CheckpointOptions options{.directory = directory_ / (asynchronous ? "a" : "s"),
+                                    .asynchronous = asynchronous};
+    const auto saved = with_views(1);
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      TrainingState state{.tensors = saved, .has_position = false};
+      CheckpointManager(group, 0, options).save(2, state);
+    });
+    const std::string file = options.directory + "/step-000000000002.pt";
+    const std::string bytes = read_file(file);
+    const c10::IValue tensors = entry_of(read_pickle(bytes, file), "tensors");
+    for (const auto& [name, tensor] : saved)
+      EXPECT_TRUE(torch::equal(entry_of(tensors, name).toTensor(), tensor)) << name;
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      TrainingState state{.tensors = with_views(100), .has_position = false};
+      const torch::Tensor conjugate = state.tensors["conjugate"];
+      EXPECT_EQ(CheckpointManager(group, 0, options).restore(state).step, 2);
+      for (const auto& [name, tensor] : saved)
+        EXPECT_TRUE(torch::equal(state.tensors[name], tensor)) << name;
+      EXPECT_TRUE(conjugate.is_conj() && state.tensors["conjugate"].is_same(conjugate));
+    });
+    // Tensors that are no views get the same bytes.
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      TrainingState state{.has_position = false};
+      for (const auto& [name, tensor] : with_views(100))
+        state.tensors[name] = tensor.resolve_conj().resolve_neg().clone();
+      EXPECT_EQ(CheckpointManager(group, 0, options).restore(state).step, 2);
+      for (const auto& [name, tensor] : saved)
+        EXPECT_TRUE(torch::equal(state.tensors[name], tensor)) << name;
+    });
+  }
+}
+
 TEST_F(CheckpointParts, PythonFindsThemByName) {
   Gan gan;
   gan.step();
