@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures saving and restoring large checkpoints, with floors beside them.
 
+    ninja -C build/release benchmarks
     benchmarks/checkpoint_scale.py [--bin build/release/bin] [--mib 1024 4096] [--tensors 100000]
                                    [--ranks 1 2] [--directory DIR]
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures the cost of a launcher: ddprun against torchrun and OpenMPI's mpirun.
 
+    ninja -C build/release benchmarks
     benchmarks/launch_cost.py [--bin build/release/bin] [--rounds 15] [--only true,many,...]
 
 It needs no LibTorch. torchrun is compared if this python has torch, mpirun if it is in PATH;

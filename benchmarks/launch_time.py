@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures how long a job takes to start, and to start again after a kill: ddprun against torchrun.
 
+    ninja -C build/release benchmarks
     benchmarks/launch_time.py [--bin build/release/bin] [--rounds 7] [--workers 2]
 
 Run it with a python that has torch. The rounds alternate between the launchers and the floor;

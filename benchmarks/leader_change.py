@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures how soon agents are served after the loss of a leading service or of etcd's leader.
 
+    ninja -C build/release benchmarks
     DDPRUN_TESTBED=... benchmarks/leader_change.py [--bin build/release/bin] [--rounds 20] [--busy]
 
 Three members of etcd and three ddp-rendezvous run on this host. agents_of_jobs plays the agents,

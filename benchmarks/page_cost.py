@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures what open pages cost a service and a job.
 
+    ninja -C build/release benchmarks
     benchmarks/page_cost.py [--bin build/release/bin] [--seconds 20] [--rounds 3]
 
 agents_of_jobs plays 1,000 agents of 50 jobs, with their real link. A page is a connection to the

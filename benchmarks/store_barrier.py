@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures a barrier of 1,000 clients: ddp-store against PyTorch's libuv server.
 
+    ninja -C build/release benchmarks
     benchmarks/store_barrier.py [--bin build/release/bin] [--clients 1000]
 
 Run it with a python that has torch. Each server is a process of its own. The clients are those

@@ -22,9 +22,9 @@ endif()
 find_program(MOLD_PROGRAM mold)
 
 # The headers' templates (Asio, JSON, LibTorch) cost each unit 2 to 4 s. So the sources of a room or
-# of a test program are compiled eight at a time, and their names must differ, also in unnamed
-# namespaces. OFF: a change of one source compiles that source only.
-option(DDPRUN_UNITY "Compile the sources of a room or test program eight at a time" ON)
+# of a test program are compiled several at a time (8, with LibTorch 12), and their names must
+# differ, also in unnamed namespaces. OFF: a change of one source compiles that source only.
+option(DDPRUN_UNITY "Compile several sources of a room or test program as one unit" ON)
 
 # Options of ddprun's own targets only: warnings, sanitizers and the linker never reach a
 # user's project.
@@ -105,8 +105,8 @@ function(ddprun_library name)
 endfunction()
 
 # ddprun_pch(NAME CARRIER.cc HEADERS...): an object library whose precompiled header other targets
-# reuse. CMake needs a source that carries it. It is only preprocessed: with LibTorch's
-# headers an empty unit takes 4 to 9 s, and nothing links this one.
+# reuse. CMake needs a source that carries it. The carrier is only preprocessed (-E), so its
+# object is text, and nothing may link it.
 function(ddprun_pch name carrier)
   add_library(${name} OBJECT ${carrier})
   set_source_files_properties(${carrier} PROPERTIES COMPILE_OPTIONS -E)

@@ -47,7 +47,8 @@ std::string hash_of_models(const TrainingState& state);
 // The same of the state whose contents_of() without shares these are.
 std::string hash_of_models(const PickleDict& contents);
 
-// share: rank 0's, if each rank writes its own. snapshot: takes the contents, if there is one.
+// share: rank 0's, if each rank writes its own. snapshot: null, or copies what the
+// training goes on changing. The contents are then valid until its next begin().
 PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
                        const ShardAssignment* share = nullptr, StateSnapshot* snapshot = nullptr);
 

@@ -102,10 +102,10 @@ Error NcclEngine::with_cause(Error error) const {
 
 void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begun) {
   if (abort_state_->fail(failure) && peers_) {
-    const bool is_everybodys = failure.kind == ErrorKind::kInvalidArgument;
+    const bool concerns_all_ranks = failure.kind == ErrorKind::kInvalidArgument;
     peers_->fail(
         failure.kind, failure.peer_rank,
-        is_everybodys ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
+        concerns_all_ranks ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
   }
   stop(begun);
   call_back();

@@ -96,7 +96,7 @@ TEST(StateSnapshot, LiveTensorsAreCopiedAsTensorForFileWouldBe) {
   snapshot.end();
 }
 
-// Other memory at an address of the last snapshot is another tensor.
+// A later snapshot copies the values again, although the address is the same.
 TEST(StateSnapshot, KnowsNoAddressOfTheLastOne) {
   StateSnapshot snapshot;
   const torch::Tensor weight = torch::zeros({4});
