@@ -263,11 +263,27 @@ GpuReport check_in_process(const GpuPlan& plan, std::optional<int> only, Duratio
                                    printed("%.17g", plan.limit)};
   if (only) command.push_back(concat(*only));
   const Deadline deadline(patience);
-  const CommandOutput output = output_of(command, deadline);
+  const CommandOutput output = output_of(command, deadline, Stderr::kDropped, plan.stop);
   missing = !output.is_started  ? "its check could not be started"
             : deadline.passed() ? concat("no result within ", patience)
                                 : "its check ended without a result";
   return read_gpu_report(output.text);
+}
+
+// Returns what is wrong with a GPU that was checked in a process of its own. Its number means
+// another GPU there if one was lost in between.
+// names: of the first check. missing: what a missing result means.
+std::string fault_of_one(int gpu, const std::vector<std::string>& names, const GpuReport& alone,
+                         const std::string& missing) {
+  if (!alone.driver_fault.empty()) return alone.driver_fault;
+  const auto index = static_cast<std::size_t>(gpu);
+  if (alone.names && (index >= alone.names->size() || (*alone.names)[index] != names[index])) {
+    return std::ranges::count(*alone.names, names[index]) == 0
+               ? "the driver does not list it any more"
+               : "the driver gives it another number now, so another GPU was lost";
+  }
+  const auto found = alone.faults.find(gpu);
+  return found == alone.faults.end() ? missing : found->second;
 }
 
 }  // namespace
@@ -279,14 +295,10 @@ std::string check_gpus(const GpuPlan& plan) {
   std::vector<std::string> results(again.size());
   std::vector<std::function<void()>> bodies;
   for (std::size_t i = 0; i < again.size(); ++i) {
-    bodies.emplace_back([&plan, gpu = again[i], &result = results[i]] {
+    bodies.emplace_back([&plan, &names = *report.names, gpu = again[i], &result = results[i]] {
       std::string why;
       const GpuReport alone = check_in_process(plan, gpu, plan.patience.second, why);
-      const auto found = alone.faults.find(gpu);
-      // What its own process says is the better reason.
-      result = found != alone.faults.end()   ? found->second
-               : !alone.driver_fault.empty() ? alone.driver_fault
-                                             : why;
+      result = fault_of_one(gpu, names, alone, why);
     });
   }
   side_by_side(std::move(bodies));

@@ -27,6 +27,7 @@ struct GpuPlan {
   int gpus = 1;        // the most that are checked, from the first visible one
   double limit = 0;    // bytes copied each second within a GPU, at least
   GpuPatience patience = {};
+  int stop = -1;  // a descriptor. Once it is readable, the check ends at once. -1: none
 };
 
 // Checks the GPUs in another process. Returns what is wrong: "gpu 1 (0000:3b:00.0): ...". Empty:

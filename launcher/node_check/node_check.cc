@@ -10,6 +10,8 @@
 #include "base/background_thread.h"
 #include "base/concat.h"
 #include "base/error.h"
+#include "base/pipe.h"
+#include "base/write_all.h"
 #include "launcher/node_check/measure.h"
 
 namespace ddprun {
@@ -19,7 +21,8 @@ namespace {
 constexpr const char* kTestVariable = "DDPRUN_TEST_NODE_CHECK";
 constexpr std::string_view kFlippedDigest = "flip-digest";
 
-std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step) {
+// stop: as in GpuPlan.
+std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step, int stop) {
   NodeMeasurements measured = measure_node(plan.directory, plan.limits, step);
   const char* const hook = std::getenv(kTestVariable);
   if (hook && hook == kFlippedDigest) measured.digest ^= 1;
@@ -39,13 +42,14 @@ std::string measure_and_judge(const NodeCheckPlan& plan, NodeStep& step) {
   return check_gpus({.ddprun = plan.ddprun,
                      .gpus = plan.workers,
                      .limit = plan.limits.gpu,
-                     .patience = plan.gpu_patience});
+                     .patience = plan.gpu_patience,
+                     .stop = stop});
 }
 
 // Returns what is wrong with the node; empty: nothing is.
-std::string check(const NodeCheckPlan& plan, NodeStep& step) {
+std::string check(const NodeCheckPlan& plan, NodeStep& step, int stop) {
   try {
-    return measure_and_judge(plan, step);
+    return measure_and_judge(plan, step, stop);
   } catch (const std::bad_alloc&) {
     return concat(step.load(), ": ", errno_text(ENOMEM));
   }
@@ -58,6 +62,7 @@ struct NodeCheck::Shared {
   std::mutex mutex;
   NodeCheck* owner = nullptr;  // null: the check was dropped
   NodeStep step{"start"};
+  Pipe stop;  // readable once the check was dropped
 };
 
 NodeCheck::NodeCheck(boost::asio::io_context& io, Done done)
@@ -77,9 +82,13 @@ void NodeCheck::begin(NodeCheckPlan plan) {
       if (shared->owner) shared->owner->finish(generation, fault);
     });
   };
-  const Result<void> started = start_detached_thread(
-      "ddprun-check",
-      [shared, finish_later, plan = std::move(plan)] { finish_later(check(plan, shared->step)); });
+  Result<Pipe> stop = make_pipe();
+  if (!stop) return finish_later(stop.error().message());
+  shared->stop = std::move(*stop);
+  const Result<void> started =
+      start_detached_thread("ddprun-check", [shared, finish_later, plan = std::move(plan)] {
+        finish_later(check(plan, shared->step, shared->stop.read.get()));
+      });
   if (!started) return finish_later(started.error().message());
   late_.expires_after(patience);
   late_.async_wait([this, shared, generation, patience](boost::system::error_code error) {
@@ -94,6 +103,7 @@ void NodeCheck::end() {
   if (!shared) return;
   const std::lock_guard lock(shared->mutex);
   shared->owner = nullptr;
+  write_all(shared->stop.write.get(), "s");
 }
 
 void NodeCheck::finish(Generation generation, const std::string& fault) {

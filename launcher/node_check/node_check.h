@@ -47,7 +47,8 @@ class NodeCheck {
 
   // Begins a check. An earlier one is dropped.
   void begin(NodeCheckPlan plan);
-  // Drops the check that runs. Its measurements end by themselves, and their result is lost.
+  // Drops the check that runs. Its process for GPUs is killed. Other measurements end by
+  // themselves, and their result is lost.
   void end();
 
  private:

@@ -2,14 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <thread>
 
+#include "base/pipe.h"
+#include "base/write_all.h"
 #include "launcher/node_check/node_check.h"
 #include "tests/integration/launcher/launcher_frame.h"
+#include "tests/support/read_file.h"
 #include "tests/support/whole.h"
 
 namespace ddprun::testing_support {
@@ -37,8 +43,10 @@ class NodeCheckGpusTest : public LauncherTest {
     return job->err();
   }
 
-  // Returns what a check of the node finds with these variables.
-  std::string found(const Variables& variables, const GpuPatience& patience) {
+  // Returns what a check of the node finds with these variables. before: what a shell runs before
+  // each process that checks GPUs. "$4" is the number of the GPU in the second check.
+  std::string found(const Variables& variables, const GpuPatience& patience,
+                    const std::string& before = "") {
     const std::string script = directory_ / "ddprun";
     {
       std::ofstream file(script);
@@ -46,6 +54,7 @@ class NodeCheckGpusTest : public LauncherTest {
       for (const auto& [name, value] : environment(variables).variables) {
         file << "export " << name << "='" << value << "'\n";
       }
+      file << before << "\n";
       file << "exec " << program("ddprun") << " \"$@\"\n";
     }
     std::filesystem::permissions(script, std::filesystem::perms::owner_all);
@@ -56,7 +65,7 @@ class NodeCheckGpusTest : public LauncherTest {
                             .memory = 1e6,
                             .loopback = 1e5,
                             .gpu = 1,
-                            .throttled = 1},
+                            .throttled = 0.99},
                  .workers = 2,
                  .ddprun = script,
                  .gpu_patience = patience});
@@ -125,6 +134,64 @@ TEST_F(NodeCheckGpusTest, GpusThatHangAreNamedAndTheirProcessEnds) {
 TEST_F(NodeCheckGpusTest, OnlyTheGpuThatHangsIsNamed) {
   const GpuPatience patience{std::chrono::seconds(5), std::chrono::seconds(20)};
   EXPECT_EQ(found(two_gpus("hang-all@1"), patience), "gpu 1 (0000:9d:00.0): no result within 20 s");
+}
+
+// In the second check the driver lists one GPU less, which works. The others get other numbers.
+TEST_F(NodeCheckGpusTest, AGpuThatIsLostBeforeTheSecondCheckIsNamed) {
+  const GpuPatience patience{std::chrono::seconds(5), std::chrono::seconds(60)};
+  const auto later = [](const std::string& gpus) {
+    return "test -z \"$4\" || export DDPRUN_TEST_CUDA= DDPRUN_TEST_GPUS=" + gpus;
+  };
+  const std::string first = "gpu 0 (0000:1b:00.0): ", second = "gpu 1 (0000:9d:00.0): ";
+  const std::string lost = "the driver does not list it any more";
+  EXPECT_EQ(found(two_gpus("hang"), patience, later("1b")), second + lost);
+  EXPECT_EQ(found(two_gpus("hang"), patience, later("9d")),
+            first + lost + "; " + second +
+                "the driver gives it another number now, so another GPU was lost");
+  EXPECT_EQ(found(two_gpus("hang"), patience, later("")), first + lost + "; " + second + lost);
+}
+
+TEST_F(NodeCheckGpusTest, ACheckThatIsDroppedKillsItsProcessAndStartsNoOther) {
+  const std::string script = directory_ / "ddprun", started = directory_ / "started";
+  std::ofstream(script) << "#!/bin/sh\necho gpus a b\necho $$ >>" << started
+                        << "\nexec sleep 1000\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const auto is_started = [&] { return read_file(started).ends_with('\n'); };
+  // The number is the process's id, and there is only one line.
+  const auto is_killed = [&] {
+    int status = 0;
+    return waitpid(std::stoi(read_file(started)), &status, WNOHANG) > 0 && WIFSIGNALED(status);
+  };
+  boost::asio::io_context io;
+  NodeCheck check(io, [](Generation, const std::string&) { ADD_FAILURE() << "it was dropped"; });
+  check.begin({.limits = {.core = std::chrono::seconds(5),
+                          .memory = 1e6,
+                          .loopback = 1e5,
+                          .gpu = 1,
+                          .throttled = 0.99},
+               .workers = 2,
+               .ddprun = script,
+               .gpu_patience = {std::chrono::minutes(10), std::chrono::minutes(10)}});
+  ASSERT_TRUE(eventually(is_started));
+  check.end();
+  EXPECT_TRUE(eventually(is_killed));
+  io.run();
+
+  std::filesystem::remove(started);
+  const Pipe stop = *make_pipe();
+  std::thread blocked([&] {
+    check_gpus({.ddprun = script,
+                .gpus = 2,
+                .limit = 1,
+                .patience = {std::chrono::minutes(10), std::chrono::minutes(10)},
+                .stop = stop.read.get()});
+  });
+  EXPECT_TRUE(eventually(is_started));
+  EXPECT_TRUE(write_all(stop.write.get(), "s"));
+  blocked.join();
+  EXPECT_TRUE(eventually(is_killed));
+  const std::string lines = read_file(started);
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 1) << lines;
 }
 
 TEST_F(NodeCheckGpusTest, AJobEndsAtOnceWhileAGpuHangs) {
