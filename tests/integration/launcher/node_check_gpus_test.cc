@@ -124,7 +124,7 @@ TEST_F(NodeCheckGpusTest, ADriverThatLacksAFunctionIsNamed) {
 
 TEST_F(NodeCheckGpusTest, GpusThatHangAreNamedAndTheirProcessEnds) {
   const GpuPatience patience{std::chrono::seconds(5), std::chrono::seconds(4)};
-  const std::string why = "no result within 4 s";
+  const std::string why = "no result within 4.0 s";
   EXPECT_EQ(found(two_gpus("hang"), patience),
             "gpu 0 (0000:1b:00.0): " + why + "; gpu 1 (0000:9d:00.0): " + why);
 }
@@ -133,7 +133,8 @@ TEST_F(NodeCheckGpusTest, GpusThatHangAreNamedAndTheirProcessEnds) {
 // in time when it is checked again. The first check has to tell only which GPUs there are.
 TEST_F(NodeCheckGpusTest, OnlyTheGpuThatHangsIsNamed) {
   const GpuPatience patience{std::chrono::seconds(5), std::chrono::seconds(20)};
-  EXPECT_EQ(found(two_gpus("hang-all@1"), patience), "gpu 1 (0000:9d:00.0): no result within 20 s");
+  EXPECT_EQ(found(two_gpus("hang-all@1"), patience),
+            "gpu 1 (0000:9d:00.0): no result within 20.0 s");
 }
 
 // In the second check the driver lists one GPU less, which works. The others get other numbers.
