@@ -394,8 +394,8 @@ TEST_F(BatchScriptTest, SaysSoWhereThereIsNoSrun) {
   auto job = start_task({"true"}, variables);
   EXPECT_EQ(job->wait(), 64);
   EXPECT_THAT(job->err(),
-              HasSubstr("ddprun: error: Slurm job 812: start srun (--nnodes=1: this node "
-                        "alone): No such file or directory"));
+              HasSubstr("ddprun: error: Slurm job 812: start srun (for this node alone, add "
+                        "--nnodes=1): No such file or directory"));
 }
 
 class OtherBatchScriptTest : public SlurmStepTest {
