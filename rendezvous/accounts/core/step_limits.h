@@ -13,7 +13,8 @@
 // other shares. So does each odd rank, and so does that a rank of the last news is not odd any
 // more. After news there are none for kQuiet, after the next news for twice as long, up to
 // kLongestQuiet, also over several generations: so a job that changes all the time does not fill
-// the events.
+// the events. If a whole next pause passes without news, the pause after the next ones is kQuiet
+// again.
 //
 // Owner: SlowSearch in the service. Pure; times are arguments. Any one thread.
 #pragma once
@@ -60,23 +61,29 @@ class StepLimits {
   std::optional<Summary> summary() const;
 
  private:
-  struct Finding {
+  struct Largest {
     StepPart part{};
     double percent = 0;  // the mean of all ranks
+  };
+  struct Look {
+    Largest largest;
+    std::vector<PartShares> above;  // by rank: by how much it is above the median of each part
+  };
+  struct News {
+    Largest largest;
     std::optional<StepPart> odd_part = {};
     std::vector<int> odd_ranks = {};  // ascending
     double odd_percent = 0;           // their mean
   };
-  std::optional<Finding> find() const;
-  void find_odd_ranks(Finding& finding) const;
-  std::optional<Finding> confirmed(const Finding& finding) const;
-  void confirm_odd_ranks(Finding& both, const Finding& finding) const;
-  static bool have_like_parts(const Finding& one, const Finding& other);
-  static std::string text_of(const Finding& finding);
+  std::optional<Look> look_now() const;
+  std::vector<PartShares> above_medians() const;
+  std::optional<News> confirmed(const Look& look) const;
+  static bool are_alike(const Largest& one, const Largest& other);
+  static std::string text_of(const News& news);
 
   std::vector<std::optional<PartShares>> shares_;  // by rank
-  std::optional<Finding> last_;                    // of the last judge()
-  std::optional<Finding> news_;                    // the last news
+  std::optional<Look> last_;                       // of the last judge()
+  std::optional<News> news_;                       // the last news
   TimePoint quiet_until_;
   Duration next_quiet_ = kQuiet;  // after the next news
 };

@@ -165,6 +165,58 @@ TEST_F(StepLimitsTest, RanksThatAreOddByTurnsAreNotNamed) {
   EXPECT_EQ(news, "55 % of a step is backward");
 }
 
+TEST_F(StepLimitsTest, RanksThatAreOddByTurnsDoNotHideOneThatStaysOdd) {
+  const std::string of_7 = "55 % of a step is backward; rank 7: 30 % is data";
+  auto all = ranks(100, kComputes);
+  all[7] = {.data = 30, .forward = 30, .backward = 35};
+  const auto looks = [&](bool is_by_turns) {
+    std::string news;
+    for (std::size_t i = 10; i < 100; ++i) {
+      auto with_odd = all;
+      with_odd[is_by_turns ? i : 9] = {.data = 2, .backward = 45, .checkpoint = 50};
+      news += report(with_odd, 1);
+    }
+    return news;
+  };
+  limits_.begin(100);
+  EXPECT_EQ(looks(true), of_7);
+  limits_ = StepLimits();
+  limits_.begin(100);
+  EXPECT_EQ(report(all), of_7);
+  wait();
+  EXPECT_EQ(looks(true), "") << "rank 7 has not changed";
+  EXPECT_EQ(looks(false), "55 % of a step is backward; rank 9: 50 % is checkpoint") << "is farther";
+  wait();
+  all[7] = kComputes;
+  EXPECT_EQ(looks(true), "55 % of a step is backward");
+}
+
+TEST_F(StepLimitsTest, OneLookDoesNotClearARankForOneThatIsLessFar) {
+  limits_.begin(4);
+  auto all = ranks(4, {.data = 2, .forward = 20, .backward = 60});
+  all[2].data = 32;
+  EXPECT_EQ(report(all), "60 % of a step is backward; rank 2: 32 % is data");
+  wait();
+  all[1].checkpoint = 18;
+  for (int i = 0; i < 10; ++i) {
+    all[2].data = i % 2 == 0 ? 2 : 32;
+    EXPECT_EQ(report(all, 1), "") << i;
+  }
+  all[2].data = 2;
+  EXPECT_EQ(report(all), "60 % of a step is backward; rank 1: 18 % is checkpoint");
+}
+
+TEST_F(StepLimitsTest, ThePauseIsShortAgainAfterACalmTime) {
+  limits_.begin(2);
+  report(ranks(2, kCommunicates));
+  wait();
+  EXPECT_NE(report(ranks(2, kReads)), "");
+  EXPECT_EQ(report(ranks(2, kCommunicates), 19), "") << "9.5 minutes";
+  EXPECT_NE(report(ranks(2, kCommunicates), 1), "");
+  EXPECT_EQ(report(ranks(2, kReads), 39), "") << "19.5 minutes";
+  EXPECT_NE(report(ranks(2, kReads), 1), "");
+}
+
 TEST_F(StepLimitsTest, RanksWithoutSharesAreLeftOut) {
   limits_.begin(3);
   EXPECT_FALSE(limits_.summary());
