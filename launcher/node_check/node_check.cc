@@ -1,5 +1,6 @@
 #include "launcher/node_check/node_check.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstdlib>
@@ -71,8 +72,9 @@ NodeCheck::NodeCheck(boost::asio::io_context& io, Done done)
 void NodeCheck::begin(NodeCheckPlan plan) {
   end();
   const Generation generation = plan.generation;
-  const Duration patience =
-      kPatienceBeforeGpus + plan.gpu_patience.first + plan.gpu_patience.second;
+  const Duration for_gpus =
+      plan.limits.gpu > 0 ? plan.gpu_patience.first + plan.gpu_patience.second : Duration::zero();
+  const Duration patience = std::max(kLeastPatience, kPatienceBeforeGpus + for_gpus);
   const auto shared = shared_ = std::make_shared<Shared>();
   shared->owner = this;
   const auto finish_later = [shared, generation](const std::string& fault) {

@@ -32,9 +32,10 @@ struct NodeCheckPlan {
 
 class NodeCheck {
  public:
-  // What the checks before that of the GPUs may take. A check that takes longer than this and
-  // gpu_patience together is a fault.
+  // What the checks before that of the GPUs may take. A check that takes longer than this is a
+  // fault. If GPUs are checked, gpu_patience is added. It is never less than kLeastPatience.
   static constexpr Duration kPatienceBeforeGpus = std::chrono::seconds(15);
+  static constexpr Duration kLeastPatience = std::chrono::seconds(45);
   // fault: what is wrong, in one line; empty: the node is fit.
   using Done = std::function<void(Generation generation, const std::string& fault)>;
 
