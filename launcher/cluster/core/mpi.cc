@@ -88,7 +88,7 @@ Result<std::string> first_host(const EnvLookup& lookup, int nodes, int rank) {
   return invalid_argument(
       concat("rank 0 is not on ", mpirun.host,
              ", where mpirun runs: give --rdzv-endpoint=HOST:PORT with the host of rank 0, ",
-             "--rdzv-id=NAME and --nnodes=", nodes));
+             "--rdzv-id=NAME and --nnodes=", nodes, " (for this node alone, add --nnodes=1)"));
 }
 
 // Returns the count. nullopt: the variable is not set.

@@ -144,7 +144,7 @@ TEST(DetectMpi, NodeRank0RefusesToBeElsewhere) {
   Variables elsewhere = with(first_of_open_mpi(), "OMPI_MCA_orte_local_daemon_uri", "1.1;x");
   EXPECT_EQ(mpi_plan(elsewhere).no_starter,
             "rank 0 is not on 10.0.0.4, where mpirun runs: give --rdzv-endpoint=HOST:PORT with the "
-            "host of rank 0, --rdzv-id=NAME and --nnodes=2");
+            "host of rank 0, --rdzv-id=NAME and --nnodes=2 (for this node alone, add --nnodes=1)");
   EXPECT_EQ(mpi_plan(kOpenMpi).no_starter, "");
   const Variables first = with(kOpenMpi5, "OMPI_COMM_WORLD_RANK", "0");
   EXPECT_THAT(mpi_plan(first).no_starter, HasSubstr("rank 0 is not on node-18"));
