@@ -199,7 +199,9 @@ TEST(FlightCompare, GroupsAreNamedAsFarAsTheyAreKnown) {
 
 // All ranks run one random program, in groups of all ranks or of half of them. It has one fault.
 TEST(FlightCompare, FindsTheOneFaultOfRandomPrograms) {
-  Rng rng(testing_support::test_seed(1));
+  const std::uint64_t seed = testing_support::test_seed(1);
+  SCOPED_TRACE(testing_support::seed_text(seed));
+  Rng rng(seed);
   for (int round = 0; round < 300; ++round) {
     const int ranks = 2 + static_cast<int>(rng.below(6));
     std::vector<RankFlight> flights = world_of(ranks, 0);
@@ -242,7 +244,9 @@ TEST(FlightCompare, FindsTheOneFaultOfRandomPrograms) {
 
 // A program that writes out of bounds can leave such records.
 TEST(FlightCompare, NonsenseIsComparedInBoundedTime) {
-  Rng rng(testing_support::test_seed(1));
+  const std::uint64_t seed = testing_support::test_seed(1);
+  SCOPED_TRACE(testing_support::seed_text(seed));
+  Rng rng(seed);
   for (int round = 0; round < 50; ++round) {
     std::vector<RankFlight> flights = world_of(3, 0);
     for (RankFlight& one : flights) {

@@ -48,7 +48,9 @@ TEST(ShardOwners, MoreRanksThanParametersAndNoParameters) {
 // Graham's bound for this order: no rank has more than 4/3 of its part in the best partition.
 // That part is at least an equal share and at least the largest parameter.
 TEST(ShardOwners, NoRankHasMuchMoreThanItsShare) {
-  Rng rng(testing_support::test_seed(20261124));
+  const std::uint64_t seed = testing_support::test_seed(20261124);
+  SCOPED_TRACE(testing_support::seed_text(seed));
+  Rng rng(seed);
   for (int round = 0; round < 300; ++round) {
     const int world = 1 + static_cast<int>(rng.next() % 16);
     std::vector<std::int64_t> sizes(1 + rng.next() % 60);
