@@ -217,8 +217,8 @@ TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAdd
 
 // The flood is as fast as a thread can be. Without turns each of its hellos would cost a signature,
 // and probes would wait for longer and longer. What counts is how long the service's thread works
-// until a probe has its answer: other tests may have the cores meanwhile. The limit is far above
-// that.
+// until a probe has its answer: other tests may have the cores meanwhile. On a Xeon it works for
+// 55 ms, and without turns for 1.7 to 2.0 s.
 TEST_F(ServerWithTls, AFloodOfAbandonedHandshakesDoesNotMakeProbesSlow) {
   clockid_t clock{};
   service_.on_thread([&] { EXPECT_EQ(pthread_getcpuclockid(pthread_self(), &clock), 0); });
@@ -249,7 +249,7 @@ TEST_F(ServerWithTls, AFloodOfAbandonedHandshakesDoesNotMakeProbesSlow) {
   const Duration flooded = median_of_probes();
   is_over = true;
   flood.join();
-  const Duration least = std::chrono::seconds(testing_support::kSanitized ? 10 : 2);
+  const Duration least = std::chrono::milliseconds(testing_support::kSanitized ? 5000 : 500);
   EXPECT_LT(flooded, std::max(20 * calm, least)) << sent << " hellos";
 }
 
