@@ -33,6 +33,19 @@ Variables two_gpus(const std::string& fault, const std::string& driver = CUDA_DO
   return {{"LD_LIBRARY_PATH", driver}, {"DDPRUN_TEST_GPUS", "1b,9d"}, {"DDPRUN_TEST_CUDA", fault}};
 }
 
+// Returns a plan that a healthy host passes, also with a sanitizer. ddprun: the program that checks
+// GPUs.
+NodeCheckPlan plan_of(const std::string& ddprun, const GpuPatience& patience) {
+  return {.limits = {.core = std::chrono::seconds(5),
+                     .memory = 1e6,
+                     .loopback = 1e5,
+                     .gpu = 1,
+                     .throttled = 0.99},
+          .workers = 2,
+          .ddprun = ddprun,
+          .gpu_patience = patience};
+}
+
 class NodeCheckGpusTest : public LauncherTest {
  protected:
   // Runs a job of two workers, which --node-check refuses. Returns what it reports.
@@ -61,14 +74,7 @@ class NodeCheckGpusTest : public LauncherTest {
     boost::asio::io_context io;
     std::optional<std::string> result;
     NodeCheck check(io, [&](Generation, const std::string& fault) { result = fault; });
-    check.begin({.limits = {.core = std::chrono::seconds(5),
-                            .memory = 1e6,
-                            .loopback = 1e5,
-                            .gpu = 1,
-                            .throttled = 0.99},
-                 .workers = 2,
-                 .ddprun = script,
-                 .gpu_patience = patience});
+    check.begin(plan_of(script, patience));
     EXPECT_TRUE(eventually_on(
         io, [&] { return result.has_value(); }, std::chrono::minutes(2)));
     return result.value_or("no result");
@@ -165,14 +171,7 @@ TEST_F(NodeCheckGpusTest, ACheckThatIsDroppedKillsItsProcessAndStartsNoOther) {
   };
   boost::asio::io_context io;
   NodeCheck check(io, [](Generation, const std::string&) { ADD_FAILURE() << "it was dropped"; });
-  check.begin({.limits = {.core = std::chrono::seconds(5),
-                          .memory = 1e6,
-                          .loopback = 1e5,
-                          .gpu = 1,
-                          .throttled = 0.99},
-               .workers = 2,
-               .ddprun = script,
-               .gpu_patience = {std::chrono::minutes(10), std::chrono::minutes(10)}});
+  check.begin(plan_of(script, {std::chrono::minutes(10), std::chrono::minutes(10)}));
   ASSERT_TRUE(eventually(is_started));
   check.end();
   EXPECT_TRUE(eventually(is_killed));
