@@ -47,7 +47,7 @@ class RecordIndex {
   explicit RecordIndex(std::size_t most);
   // Adds a record. Returns false, and adds nothing, if there is one of this name.
   bool add(const ZipRecord& record);
-  // Returns nullptr if there is no such record.
+  // Returns the record of this name, or nullptr.
   const ZipRecord* find(std::string_view name) const;
 
  private:
