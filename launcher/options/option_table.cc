@@ -70,7 +70,7 @@ Result<std::optional<NodeLimits>> parse_node_check(const std::string& text) {
     return *limits;
   }
   const Result<bool> is_on = parse_switch(text);
-  if (!is_on) return is_on.error();
+  if (!is_on) return invalid_value(text, "expected true, false, or limits such as memory=4000");
   return *is_on ? std::optional(NodeLimits()) : std::nullopt;
 }
 
