@@ -98,11 +98,6 @@ std::vector<std::string> names_in(const std::string& directory) {
 
 // --- cgroups -------------------------------------------------------------------------------------
 
-// Returns whether a list with commas has the entry.
-bool lists(const std::string& list, const std::string& entry) {
-  return std::ranges::count(split(list, ','), entry) > 0;
-}
-
 // A mounted hierarchy, of v2 or of a v1 controller.
 struct Hierarchy {
   std::string mount_point;
@@ -123,24 +118,11 @@ std::optional<Hierarchy> find_hierarchy(const std::string& mountinfo,
     before >> id >> parent >> device >> found.mounted_root >> found.mount_point;
     behind >> type >> source >> options;
     const bool is_v2 = controller.empty() && type == "cgroup2";
-    const bool is_v1 = !controller.empty() && type == "cgroup" && lists(options, controller);
+    const bool is_v1 = !controller.empty() && type == "cgroup" &&
+                       std::ranges::count(split(options, ','), controller) > 0;
     if (is_v2 || is_v1) return found;
   }
   return std::nullopt;
-}
-
-// Returns the path that follows "N:controllers:" in /proc/self/cgroup. controller: empty for v2.
-std::string own_cgroup(const std::string& cgroups, const std::string& controller) {
-  std::istringstream lines(cgroups);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool is_it = controller.empty() ? controllers.empty() : lists(controllers, controller);
-    if (is_it) return line.substr(second + 1);
-  }
-  return "/";
 }
 
 // Returns the directories of this process's cgroup and of those above it, as far as they are
@@ -149,7 +131,7 @@ std::vector<std::string> cgroup_directories(const std::string& root,
                                             const std::string& controller) {
   const auto hierarchy = find_hierarchy(text_of(root + "/proc/self/mountinfo"), controller);
   if (!hierarchy) return {};
-  std::string path = own_cgroup(text_of(root + "/proc/self/cgroup"), controller);
+  std::string path = cgroup_in(text_of(root + "/proc/self/cgroup"), controller).value_or("/");
   const std::string& top = hierarchy->mounted_root;
   if (top != "/" && (path + "/").starts_with(top + "/")) path.erase(0, top.size());
   std::vector<std::string> directories;

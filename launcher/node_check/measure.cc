@@ -17,9 +17,10 @@
 #include "base/background_thread.h"
 #include "base/concat.h"
 #include "base/fnv1a.h"
-#include "base/split.h"
+#include "base/small_file.h"
 #include "base/unique_fd.h"
 #include "base/write_all.h"
+#include "launcher/process/own_cgroup.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/listen.h"
 
@@ -209,24 +210,17 @@ std::uint64_t arithmetic_digest() {
 }
 
 Duration time_throttled() {
+  const std::string groups = text_of("/proc/self/cgroup");
+  const std::pair<const char*, const char*> hierarchies[] = {{"", "/sys/fs/cgroup"},
+                                                             {"cpu", "/sys/fs/cgroup/cpu"}};
   Duration sum{};
-  std::ifstream groups("/proc/self/cgroup");
-  // "4:cpu,cpuacct:/a/b" in version 1, "0::/a/b" in version 2.
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string mount = "/sys/fs/cgroup";
-    if (!controllers.empty()) {
-      if (std::ranges::count(split(controllers, ','), "cpu") == 0) continue;
-      mount += "/cpu";
-    }
+  for (const auto& [controller, mount] : hierarchies) {
+    std::optional<std::string> path = cgroup_in(groups, controller);
     // The quota of a group counts for all groups in it. What lies outside of a namespace is not
     // visible.
-    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
-      sum += throttled_in(concat(mount, path == "/" ? std::string() : path, "/cpu.stat"));
-      if (path.size() < 2) break;
+    for (; path; path->resize(path->rfind('/'))) {
+      sum += throttled_in(concat(mount, *path == "/" ? "" : *path, "/cpu.stat"));
+      if (path->size() < 2) break;
     }
   }
   return sum;

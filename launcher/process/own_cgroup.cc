@@ -3,12 +3,13 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <array>
-#include <fstream>
-#include <string_view>
+#include <sstream>
 
 #include "base/parse_number.h"
 #include "base/small_file.h"
+#include "base/split.h"
 
 namespace ddprun {
 namespace {
@@ -26,18 +27,27 @@ std::string mount_of_version_2() {
 
 }  // namespace
 
+std::optional<std::string> cgroup_in(const std::string& text, std::string_view controller) {
+  std::istringstream lines(text);  // "4:cpu,cpuacct:/a/b" in version 1, "0::/a/b" in version 2
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_it = controller.empty()
+                           ? controllers.empty()
+                           : std::ranges::count(split(controllers, ','), controller) > 0;
+    if (is_it) return line.substr(second + 1);
+  }
+  return std::nullopt;
+}
+
 std::string own_cgroup_directory() {
   const std::string mount = mount_of_version_2();
   if (mount.empty()) return "";
-  std::ifstream list("/proc/self/cgroup");
-  constexpr std::string_view kVersion2 = "0::";
-  for (std::string line; std::getline(list, line);) {
-    if (!line.starts_with(kVersion2)) continue;
-    const std::string path = line.substr(kVersion2.size());
-    if (path.find("/..") != std::string::npos) return "";
-    return path == "/" ? mount : mount + path;
-  }
-  return "";
+  const auto path = cgroup_in(text_of("/proc/self/cgroup"), "");
+  if (!path || path->find("/..") != std::string::npos) return "";
+  return *path == "/" ? mount : mount + *path;
 }
 
 std::string full_pids_cgroup() {
