@@ -46,11 +46,22 @@ static_assert(static_cast<int>(ErrorKind::kPeerLost) + 1 == DDPRUN_CPU_PEER_LOST
 static_assert(static_cast<int>(ErrorKind::kStopped) + 1 == DDPRUN_CPU_STOPPED);
 static_assert(static_cast<int>(ErrorKind::kSystem) + 1 == DDPRUN_CPU_SYSTEM);
 
-// Returns body(), or a status if it throws: no exception may reach C.
+// Returns body(), or success for a body without a result.
+template <class Body>
+int status_after(const Body& body) {
+  if constexpr (std::is_void_v<decltype(body())>) {
+    body();
+    return DDPRUN_CPU_OK;
+  } else {
+    return body();
+  }
+}
+
+// Returns status_after(body), or a status if it throws: no exception may reach C.
 template <class Body>
 int guarded(const Body& body) {
   try {
-    return body();
+    return status_after(body);
   } catch (const std::exception& thrown) {
     return fail(DDPRUN_CPU_RESOURCE, thrown.what());
   }
@@ -132,8 +143,27 @@ namespace {
 
 using Inputs = std::vector<ReadableBytes>;
 using Outputs = std::vector<WritableBytes>;
-using Body = std::function<Result<void>(CpuGroup& engine, ReadableList inputs, WritableList outputs,
-                                        Duration timeout)>;
+
+// Run: a collective that is carried out now.
+struct Run {
+  CpuGroup& engine;
+  ReadableList inputs;
+  WritableList outputs;
+  Duration timeout;
+
+  // Return the options of a collective that only moves data, or that reduces it.
+  CpuCallOptions moving(int type) const {
+    CpuCallOptions options(timeout);
+    options.type = static_cast<ElementType>(type);
+    return options;
+  }
+  CpuCallOptions reducing(int op) const {
+    CpuCallOptions options(timeout);
+    options.asked = static_cast<ReduceOp>(op);
+    return options;
+  }
+};
+using Body = std::function<Result<void>(const Run& run)>;
 
 Inputs inputs_of(const ddprun_cpu_buffer* buffers, std::size_t count) {
   Inputs list;
@@ -280,7 +310,7 @@ int within(ddprun_cpu_group* group, const Function& function) {
     GroupUse use(*group);
     if (!use) return fail(DDPRUN_CPU_STOPPED, kGroupDestroyed);
     try {
-      return function(use);
+      return status_after([&] { return function(use); });
     } catch (const std::exception& thrown) {
       if (use) end_group(*group->engine, thrown.what());
       throw;
@@ -288,13 +318,12 @@ int within(ddprun_cpu_group* group, const Function& function) {
   });
 }
 
-std::optional<Error> carry_out(CpuGroup& engine, const Body& body, ReadableList inputs,
-                               WritableList outputs, Duration timeout) {
+std::optional<Error> carry_out(const Body& body, const Run& run) {
   try {
-    const Result<void> done = body(engine, inputs, outputs, timeout);
+    const Result<void> done = body(run);
     return done ? std::nullopt : std::optional(done.error());
   } catch (const std::exception& thrown) {
-    end_group(engine, thrown.what());
+    end_group(run.engine, thrown.what());
     return Error{
         .kind = ErrorKind::kResource, .doing = "carry out a collective", .cause = thrown.what()};
   }
@@ -318,7 +347,7 @@ std::shared_ptr<CallState> submit(ddprun_cpu_group& group, Body body, Inputs inp
       group.changed.wait(lock, [&] { return !group.is_inline; });
     }
     std::optional<Error> error =
-        carry_out(*group.engine, body, inputs, outputs, deadline.remaining());
+        carry_out(body, {*group.engine, inputs, outputs, deadline.remaining()});
     {
       const std::lock_guard lock(group.mutex);
       --group.collectives;
@@ -359,7 +388,7 @@ int issue(ddprun_cpu_group* group, const Check& check, const FlightEntry& facts,
   }
   if (state) return state->wait(kLongestTimeout);  // the call ends by its own deadline
   const std::optional<Error> error =
-      carry_out(*group->engine, body, inputs, outputs, deadline.allowed());
+      carry_out(body, {*group->engine, inputs, outputs, deadline.allowed()});
   record.end(error.has_value());
   {
     const std::lock_guard lock(group->mutex);
@@ -368,18 +397,6 @@ int issue(ddprun_cpu_group* group, const Check& check, const FlightEntry& facts,
   }
   group->changed.notify_all();
   return error ? fail(status_of(*error), error->message()) : DDPRUN_CPU_OK;
-}
-
-CpuCallOptions moved(int type, Duration timeout) {
-  CpuCallOptions options(timeout);
-  options.type = static_cast<ElementType>(type);
-  return options;
-}
-
-CpuCallOptions reduced(int op, Duration timeout) {
-  CpuCallOptions options(timeout);
-  options.asked = static_cast<ReduceOp>(op);
-  return options;
 }
 
 // Issues a message; start(done) hands it to the engine.
@@ -419,10 +436,8 @@ int ddprun_cpu_abi_version(void) { return DDPRUN_CPU_ABI_VERSION; }
 const char* ddprun_cpu_last_error(void) { return last_error.c_str(); }
 
 int ddprun_cpu_answer(void* answer, const void* bytes, size_t size) {
-  return guarded([&] {
-    static_cast<std::string*>(answer)->assign(static_cast<const char*>(bytes), size);
-    return static_cast<int>(DDPRUN_CPU_OK);
-  });
+  return guarded(
+      [&] { static_cast<std::string*>(answer)->assign(static_cast<const char*>(bytes), size); });
 }
 
 ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, const char* name,
@@ -458,7 +473,6 @@ int ddprun_cpu_record(ddprun_cpu_group* group, uint64_t id, const char* name,
     const std::lock_guard lock(group->mutex);
     group->recorder.start(group->reporter, id, name,
                           {world_ranks, world_ranks + group->engine->size()});
-    return static_cast<int>(DDPRUN_CPU_OK);
   });
 }
 
@@ -468,7 +482,7 @@ int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns) {
     std::unique_lock lock(group->mutex);
     if (std::exchange(group->is_closing, true)) {
       group->changed.wait(lock, [&] { return !group->engine; });
-      return static_cast<int>(DDPRUN_CPU_OK);
+      return;
     }
     const auto has_ended = [&] { return group->collectives == 0; };
     const bool is_idle = group->changed.wait_for(lock, grace.remaining(), has_ended);
@@ -490,7 +504,6 @@ int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns) {
     const std::unique_ptr<CpuGroup> ended = std::move(group->engine);
     group->changed.notify_all();
     lock.unlock();
-    return static_cast<int>(DDPRUN_CPU_OK);
   });
 }
 
@@ -504,15 +517,11 @@ void ddprun_cpu_leave_to_parent(ddprun_cpu_group* group) {
   guarded([&] {
     // Without the mutex: a thread of the parent may have held it at the fork.
     if (group->engine) group->engine->leave_to_parent();
-    return static_cast<int>(DDPRUN_CPU_OK);
   });
 }
 
 int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason) {
-  return within(group, [&](GroupUse&) {
-    group->engine->abort(reason);
-    return static_cast<int>(DDPRUN_CPU_OK);
-  });
+  return within(group, [&](GroupUse&) { group->engine->abort(reason); });
 }
 
 int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
@@ -522,9 +531,9 @@ int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buff
     const Check check = Check(*group, "all_reduce").reduction(type, op).whole_elements(outputs);
     const FlightEntry facts = facts_of(FlightCall::kAllReduce, bytes_of(outputs), type, op);
     return issue(group, check, facts, timeout_ns, call, {}, std::move(outputs),
-                 [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
-                   return engine.all_reduce(all, static_cast<ElementType>(type),
-                                            static_cast<ReduceOp>(op), reduced(op, timeout));
+                 [=](const Run& run) {
+                   return run.engine.all_reduce(run.outputs, static_cast<ElementType>(type),
+                                                static_cast<ReduceOp>(op), run.reducing(op));
                  });
   });
 }
@@ -536,12 +545,11 @@ int ddprun_cpu_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers,
     const Check check =
         Check(*group, "reduce").reduction(type, op).root(root).whole_elements(outputs);
     const FlightEntry facts = facts_of(FlightCall::kReduce, bytes_of(outputs), type, op, root);
-    return issue(group, check, facts, timeout_ns, call, {}, std::move(outputs),
-                 [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
-                   return engine.reduce(all, static_cast<ElementType>(type),
-                                        static_cast<ReduceOp>(op), Rank(root),
-                                        reduced(op, timeout));
-                 });
+    return issue(
+        group, check, facts, timeout_ns, call, {}, std::move(outputs), [=](const Run& run) {
+          return run.engine.reduce(run.outputs, static_cast<ElementType>(type),
+                                   static_cast<ReduceOp>(op), Rank(root), run.reducing(op));
+        });
   });
 }
 
@@ -552,8 +560,8 @@ int ddprun_cpu_broadcast(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffe
     const Check check = Check(*group, "broadcast").type(type).root(root).whole_elements(outputs);
     const FlightEntry facts = facts_of(FlightCall::kBroadcast, bytes_of(outputs), type, -1, root);
     return issue(group, check, facts, timeout_ns, call, {}, std::move(outputs),
-                 [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
-                   return engine.broadcast(all, Rank(root), moved(type, timeout));
+                 [=](const Run& run) {
+                   return run.engine.broadcast(run.outputs, Rank(root), run.moving(type));
                  });
   });
 }
@@ -568,8 +576,8 @@ int ddprun_cpu_all_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
         Check(*group, "all_gather").type(type).whole_elements(from).one_list_per_rank(from, to);
     const FlightEntry facts = facts_of(FlightCall::kAllGather, bytes_of(from), type);
     return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
-                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
-                   return engine.all_gather(in, out, moved(type, timeout));
+                 [=](const Run& run) {
+                   return run.engine.all_gather(run.inputs, run.outputs, run.moving(type));
                  });
   });
 }
@@ -585,11 +593,11 @@ int ddprun_cpu_reduce_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* 
                             .whole_elements(to)
                             .one_list_per_rank(to, from);
     const FlightEntry facts = facts_of(FlightCall::kReduceScatter, bytes_of(to), type, op);
-    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
-                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
-                   return engine.reduce_scatter(in, out, static_cast<ElementType>(type),
-                                                static_cast<ReduceOp>(op), reduced(op, timeout));
-                 });
+    return issue(
+        group, check, facts, timeout_ns, call, std::move(from), std::move(to), [=](const Run& run) {
+          return run.engine.reduce_scatter(run.inputs, run.outputs, static_cast<ElementType>(type),
+                                           static_cast<ReduceOp>(op), run.reducing(op));
+        });
   });
 }
 
@@ -604,10 +612,10 @@ int ddprun_cpu_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* input,
     check.type(type).root(root).whole_elements(from);
     if (is_root) check.one_list_per_rank(from, to);
     const FlightEntry facts = facts_of(FlightCall::kGather, bytes_of(from), type, -1, root);
-    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
-                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
-                   return engine.gather(in[0], out, Rank(root), moved(type, timeout));
-                 });
+    return issue(
+        group, check, facts, timeout_ns, call, std::move(from), std::move(to), [=](const Run& run) {
+          return run.engine.gather(run.inputs[0], run.outputs, Rank(root), run.moving(type));
+        });
   });
 }
 
@@ -622,10 +630,10 @@ int ddprun_cpu_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
     check.type(type).root(root).whole_elements(to);
     if (is_root) check.one_list_per_rank(to, from);
     const FlightEntry facts = facts_of(FlightCall::kScatter, bytes_of(to), type, -1, root);
-    return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
-                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
-                   return engine.scatter(in, out[0], Rank(root), moved(type, timeout));
-                 });
+    return issue(
+        group, check, facts, timeout_ns, call, std::move(from), std::move(to), [=](const Run& run) {
+          return run.engine.scatter(run.inputs, run.outputs[0], Rank(root), run.moving(type));
+        });
   });
 }
 
@@ -639,8 +647,8 @@ int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
         Check(*group, "all_to_all").type(type).whole_elements(from).whole_elements(to);
     const FlightEntry facts = facts_of(FlightCall::kAllToAll, bytes_of(from), type);
     return issue(group, check, facts, timeout_ns, call, std::move(from), std::move(to),
-                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
-                   return engine.all_to_all(in, out, moved(type, timeout));
+                 [=](const Run& run) {
+                   return run.engine.all_to_all(run.inputs, run.outputs, run.moving(type));
                  });
   });
 }
@@ -649,9 +657,7 @@ int ddprun_cpu_barrier(ddprun_cpu_group* group, int64_t timeout_ns, ddprun_cpu_c
   return within(group, [&](GroupUse&) {
     const FlightEntry facts{.call = FlightCall::kBarrier};
     return issue(group, Check(*group, "barrier"), facts, timeout_ns, call, {}, {},
-                 [](CpuGroup& engine, ReadableList, WritableList, Duration timeout) {
-                   return engine.barrier(timeout);
-                 });
+                 [](const Run& run) { return run.engine.barrier(run.timeout); });
   });
 }
 
@@ -693,10 +699,7 @@ int ddprun_cpu_call_source(ddprun_cpu_call* call) { return call->state->source()
 void ddprun_cpu_call_free(ddprun_cpu_call* call) { delete call; }
 
 int ddprun_cpu_flight_group(uint64_t id, const char* name, const int* world_ranks, size_t size) {
-  return guarded([&] {
-    reporter_of_process()->register_group(id, name, {world_ranks, size});
-    return static_cast<int>(DDPRUN_CPU_OK);
-  });
+  return guarded([&] { reporter_of_process()->register_group(id, name, {world_ranks, size}); });
 }
 
 uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, int type,
@@ -711,7 +714,6 @@ uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, 
     facts.call = static_cast<FlightCall>(call);
     facts.dtype = static_cast<FlightType>(type);
     number = reporter_of_process()->begin_call(facts);
-    return static_cast<int>(DDPRUN_CPU_OK);
   });
   return number;
 }
@@ -719,6 +721,5 @@ uint64_t ddprun_cpu_flight_begin(uint64_t group, uint64_t collective, int call, 
 void ddprun_cpu_flight_end(uint64_t number) {
   guarded([&] {
     if (number != 0) reporter_of_process()->end_call(number, /*failed=*/false);
-    return static_cast<int>(DDPRUN_CPU_OK);
   });
 }
