@@ -8,7 +8,6 @@
 #include <boost/uuid/name_generator_sha1.hpp>
 #include <boost/uuid/uuid_io.hpp>
 #include <csignal>
-#include <string>
 #include <utility>
 
 #include "base/concat.h"
@@ -23,7 +22,6 @@
 #include "launcher/plan/binding.h"
 #include "launcher/plan/job_plan.h"
 #include "launcher/process/pseudo_terminal.h"
-#include "launcher/worker/files.h"
 #include "rendezvous/net/tcp_address.h"
 
 namespace ddprun {

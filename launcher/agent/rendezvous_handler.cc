@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <utility>
-#include <vector>
 
 #include "base/concat.h"
 #include "base/random_id.h"
@@ -17,7 +16,6 @@
 #include "launcher/plan/job_plan.h"
 #include "rendezvous/auth/key_file.h"
 #include "rendezvous/net/local_address.h"
-#include "rendezvous/net/tcp_address.h"
 
 namespace ddprun {
 namespace {

@@ -22,7 +22,6 @@
 #include "launcher/control/text.h"
 #include "launcher/flight/process_flights.h"
 #include "launcher/flight/show.h"
-#include "launcher/plan/job_plan.h"
 #include "rendezvous/client/service_call.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/control_json.h"

@@ -1,7 +1,6 @@
 #include "launcher/control/elected.h"
 
 #include <thread>
-#include <utility>
 
 #include "base/deadline.h"
 #include "base/terminal_text.h"

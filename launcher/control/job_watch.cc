@@ -1,7 +1,6 @@
 #include "launcher/control/job_watch.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "base/fail.h"

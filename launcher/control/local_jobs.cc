@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 #include "base/parse_number.h"

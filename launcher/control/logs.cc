@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/write_all.h"
 #include "rendezvous/protocol/control_json.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <functional>
-#include <string_view>
 
 #include "base/concat.h"
 #include "base/missing_value.h"

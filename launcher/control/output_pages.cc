@@ -1,7 +1,5 @@
 #include "launcher/control/output_pages.h"
 
-#include <utility>
-
 #include "launcher/control/protocol.h"
 
 namespace ddprun {

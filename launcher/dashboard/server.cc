@@ -1,13 +1,11 @@
 #include "launcher/dashboard/server.h"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdio>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/background_thread.h"
 #include "base/concat.h"

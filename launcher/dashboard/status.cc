@@ -1,8 +1,6 @@
 #include "launcher/dashboard/status.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 #include <utility>
 
 #include "base/version.h"

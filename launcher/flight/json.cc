@@ -1,7 +1,6 @@
 #include "launcher/flight/json.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 

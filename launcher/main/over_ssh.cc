@@ -14,7 +14,6 @@
 #include "base/counted.h"
 #include "base/random_id.h"
 #include "base/read_all.h"
-#include "base/seconds.h"
 #include "base/signal_names.h"
 #include "base/unique_fd.h"
 #include "base/version.h"

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <functional>
 #include <optional>
-#include <string_view>
 
 #include "base/concat.h"
 #include "base/deadline.h"

@@ -1,6 +1,5 @@
 #include "launcher/options/option_table.h"
 
-#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstdlib>

@@ -1,16 +1,13 @@
 #include "launcher/output/console_writer.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <string>
 #include <system_error>
 #include <utility>
 
 #include "base/background_thread.h"
 #include "base/pipe.h"
-#include "base/result.h"
 #include "base/write_all.h"
 #include "launcher/output/core/gap.h"
 #include "launcher/output/writer_state.h"

@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "base/base64.h"
 #include "base/utf8.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <climits>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/openssl_loader.h"

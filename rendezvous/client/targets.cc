@@ -1,7 +1,6 @@
 #include "rendezvous/client/targets.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace ddprun {
 

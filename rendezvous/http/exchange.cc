@@ -1,11 +1,9 @@
 #include "rendezvous/http/exchange.h"
 
-#include <algorithm>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/write.hpp>
 #include <sstream>
-#include <utility>
 
 namespace ddprun {
 namespace {

@@ -17,7 +17,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <string>
 
 #include "base/concat.h"
 #include "base/peer_user.h"

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <string>
 #include <vector>
 
 #include "base/descriptor_limit.h"

@@ -1,6 +1,5 @@
 // ddp-rendezvous: the rendezvous service as a program of its own, for many jobs. A job then
 // survives the loss of any of its nodes.
-#include <chrono>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

@@ -5,10 +5,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <new>
-#include <optional>
-#include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "base/concat.h"
 #include "base/random_id.h"

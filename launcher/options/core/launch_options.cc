@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "base/concat.h"
-#include "base/host_port.h"
 #include "base/joined.h"
 #include "base/missing_value.h"
 #include "base/nearest_word.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstddef>
 #include <utility>
 
 #include "base/concat.h"

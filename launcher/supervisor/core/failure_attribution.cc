@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <set>
-#include <string>
 #include <string_view>
 
 #include "base/parse_number.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/concat.h"
-
 namespace ddprun {
 
 void SlowSearch::begin(Generation generation, const std::vector<Node>& nodes, TimePoint now) {

@@ -1,7 +1,6 @@
 #include "rendezvous/membership/core/leadership.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/assert.h"
 

@@ -1,9 +1,7 @@
 #include "rendezvous/protocol/core/slow_ranks.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/concat.h"

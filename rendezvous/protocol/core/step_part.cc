@@ -1,8 +1,6 @@
 #include "rendezvous/protocol/core/step_part.h"
 
 #include <algorithm>
-#include <functional>
-#include <utility>
 
 #include "base/concat.h"
 #include "base/printed.h"

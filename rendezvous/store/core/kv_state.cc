@@ -2,7 +2,6 @@
 
 #include <charconv>
 #include <new>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/concat.h"
