@@ -48,7 +48,7 @@ std::vector<HeadAction> Head::step(TimePoint now, const HeadEvent& event) {
 std::optional<TimePoint> Head::deadline() const {
   std::optional<TimePoint> first = end_by_;
   for (const Host& host : hosts_) {
-    if (is_ending_ || (host.phase != Phase::kConnecting && host.phase != Phase::kPlanned)) continue;
+    if (is_ending_ || (host.phase != kConnecting && host.phase != kPlanned)) continue;
     if (!first || host.due < *first) first = host.due;
   }
   return first;
@@ -60,10 +60,10 @@ void Head::postpone(Duration time) {
 }
 
 void Head::connect_more() {
-  auto connecting = std::ranges::count(hosts_, Phase::kConnecting, &Host::phase);
+  auto connecting = std::ranges::count(hosts_, kConnecting, &Host::phase);
   for (int i = 0; i < count() && connecting < options_.at_once; ++i) {
-    if (at(i).phase != Phase::kWaiting) continue;
-    at(i).phase = Phase::kConnecting;
+    if (at(i).phase != kWaiting) continue;
+    at(i).phase = kConnecting;
     at(i).due = now_ + options_.connect_timeout;
     actions_.push_back(Connect{i});
     ++connecting;
@@ -71,13 +71,13 @@ void Head::connect_more() {
 }
 
 void Head::send_plans() {
-  if (at(0).phase == Phase::kGreeted) {
+  if (at(0).phase == kGreeted) {
     if (count() == 1 || is_reachable(at(0).address)) {
       send_plan(0, "", "");
     } else {
       // Node 0 is the host of this head: its address is that on the route to another host.
       for (int i = 1; i < count(); ++i) {
-        if (at(i).phase != Phase::kGreeted) continue;
+        if (at(i).phase != kGreeted) continue;
         const std::string& address = at(i).address;
         send_plan(0, "", is_reachable(address) ? address : std::string(without_user(name_of(i))));
         break;
@@ -86,19 +86,19 @@ void Head::send_plans() {
   }
   if (endpoint_.empty()) return;
   for (int i = 1; i < count(); ++i) {
-    if (at(i).phase == Phase::kGreeted) send_plan(i, endpoint_, "");
+    if (at(i).phase == kGreeted) send_plan(i, endpoint_, "");
   }
 }
 
 void Head::send_plan(int host, const std::string& endpoint, const std::string& peer) {
-  at(host).phase = Phase::kPlanned;
+  at(host).phase = kPlanned;
   at(host).due = now_ + kReadyPatience;
   actions_.push_back(SendPlan{host, endpoint, peer});
 }
 
 void Head::on(const Greeted& event) {
   Host& host = at(event.host);
-  if (host.phase != Phase::kConnecting || is_ending_) return;
+  if (host.phase != kConnecting || is_ending_) return;
   if (event.version != options_.version) {
     return fail(event.host,
                 concat("has ddprun ", event.version, " (", event.program, "), but this is ddprun ",
@@ -113,18 +113,18 @@ void Head::on(const Greeted& event) {
                 concat("it is the host ", other, " again: give it once, with all its slots"),
                 to_int(ExitCode::kUsage));
   }
-  host.phase = Phase::kGreeted;
+  host.phase = kGreeted;
   host.address = event.address;
   host.machine = event.machine;
 }
 
 void Head::on(const Ready& event) {
   Host& host = at(event.host);
-  if (host.phase != Phase::kPlanned) return;
-  host.phase = Phase::kRunning;
+  if (host.phase != kPlanned) return;
+  host.phase = kRunning;
   options_.grace = std::max(options_.grace, event.grace);
   if (event.host == 0) endpoint_ = event.endpoint;
-  if (is_ending_ || std::ranges::count(hosts_, Phase::kRunning, &Host::phase) < count()) return;
+  if (is_ending_ || std::ranges::count(hosts_, kRunning, &Host::phase) < count()) return;
   std::string text = concat(counted(count(), "agent"), " started over ssh in ", now_ - started_);
   if (!endpoint_.empty()) text += ", rendezvous at " + endpoint_;
   actions_.push_back(Report{false, text});
@@ -146,15 +146,15 @@ Duration Head::patience() {
 
 void Head::on(const SshEnded& event) {
   Host& host = at(event.host);
-  const Phase before = std::exchange(host.phase, Phase::kEnded);
+  const Phase before = std::exchange(host.phase, kEnded);
   if (host.exit_code || host.is_disconnected) return;
-  if (before == Phase::kPlanned || before == Phase::kRunning) {
+  if (before == kPlanned || before == kRunning) {
     const ExitCode code = event.host == 0 ? ExitCode::kServiceLost : ExitCode::kNodeLost;
     return fail(event.host, with_reason("the ssh connection was lost", event.last_line),
                 to_int(code));
   }
   std::string why;
-  if (before == Phase::kGreeted && event.exit_code == kSshFailed) {
+  if (before == kGreeted && event.exit_code == kSshFailed) {
     why = with_reason("the ssh connection was lost", event.last_line);
   } else if (event.exit_code == kSshFailed) {
     why = with_reason("ssh cannot connect", event.last_line);
@@ -173,15 +173,14 @@ void Head::on(const Signalled& event) {
     for (int i = 0; i < count(); ++i) {
       // A far end that starts its agent must know, too, that a head which is stopped says nothing.
       const bool gets_it =
-          at(i).phase == Phase::kRunning ||
-          (at(i).phase == Phase::kPlanned && (event.number == SIGTSTP || event.number == SIGCONT));
+          at(i).phase == kRunning ||
+          (at(i).phase == kPlanned && (event.number == SIGTSTP || event.number == SIGCONT));
       if (gets_it) actions_.push_back(PassSignal{i, event.number});
     }
     return;
   }
-  const bool has_agents = std::ranges::any_of(hosts_, [](const Host& host) {
-    return host.phase == Phase::kPlanned || host.phase == Phase::kRunning;
-  });
+  const bool has_agents = std::ranges::any_of(
+      hosts_, [](const Host& host) { return host.phase == kPlanned || host.phase == kRunning; });
   if (!has_agents && !exit_code_) exit_code_ = exit_code_of_signal(event.number);
   // Agents end at once with the second Ctrl-C. The third one is for hosts that do not answer.
   if (event.number == SIGINT && ++interrupts_ > 2) return disconnect_all(forces_ > 0);
@@ -194,13 +193,12 @@ void Head::on(const TimePassed&) {
     bool has_failed = false;
     for (int i = 0; i < count(); ++i) {
       const Phase phase = at(i).phase;
-      if (now_ < at(i).due || (phase != Phase::kConnecting && phase != Phase::kPlanned)) continue;
+      if (now_ < at(i).due || (phase != kConnecting && phase != kPlanned)) continue;
       has_failed = true;
       report(i,
-             phase == Phase::kPlanned
-                 ? concat("did not start its agent within ", kReadyPatience)
-                 : concat("no answer over ssh within ", options_.connect_timeout,
-                          " (is the host up? --connect-timeout allows more)"),
+             phase == kPlanned ? concat("did not start its agent within ", kReadyPatience)
+                               : concat("no answer over ssh within ", options_.connect_timeout,
+                                        " (is the host up? --connect-timeout allows more)"),
              to_int(ExitCode::kCannotStart));
     }
     if (has_failed) return end_all(SIGTERM);
@@ -218,7 +216,7 @@ void Head::report(int host, const std::string& why, int exit_code) {
   // Later failures follow from the signal, or from the first failure.
   if (!is_ending_) actions_.push_back(Report{true, concat("host ", name_of(host), ": ", why)});
   at(host).exit_code = exit_code;
-  if (at(host).phase == Phase::kEnded || at(host).is_disconnected) return;
+  if (at(host).phase == kEnded || at(host).is_disconnected) return;
   at(host).is_disconnected = true;
   actions_.push_back(Disconnect{host, false});
 }
@@ -234,10 +232,10 @@ void Head::end_all(int signal) {
   bool has_agents = false;
   for (int i = 0; i < count(); ++i) {
     Host& host = at(i);
-    if (host.is_disconnected || host.phase == Phase::kEnded) continue;
-    if (host.phase == Phase::kWaiting) {
-      host.phase = Phase::kEnded;
-    } else if (host.phase == Phase::kPlanned || host.phase == Phase::kRunning) {
+    if (host.is_disconnected || host.phase == kEnded) continue;
+    if (host.phase == kWaiting) {
+      host.phase = kEnded;
+    } else if (host.phase == kPlanned || host.phase == kRunning) {
       has_agents = true;
       actions_.push_back(PassSignal{i, signal});
     } else {
@@ -253,7 +251,7 @@ void Head::disconnect_all(bool by_force) {
   ++forces_;
   end_by_ = now_ + kSshPatience;
   for (int i = 0; i < count(); ++i) {
-    if (at(i).phase == Phase::kEnded) continue;
+    if (at(i).phase == kEnded) continue;
     if (!at(i).exit_code && !at(i).is_disconnected)
       actions_.push_back(Report{true, concat("host ", name_of(i),
                                              ": its agent has not ended in time; "
@@ -265,7 +263,7 @@ void Head::disconnect_all(bool by_force) {
 }
 
 void Head::finish_if_all_ended() {
-  if (std::ranges::count(hosts_, Phase::kEnded, &Host::phase) < count()) return;
+  if (std::ranges::count(hosts_, kEnded, &Host::phase) < count()) return;
   is_finished_ = true;
   end_by_.reset();
   actions_.push_back(Finish{exit_code_.value_or(0)});

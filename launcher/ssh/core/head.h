@@ -132,8 +132,9 @@ class Head {
 
  private:
   enum class Phase { kWaiting, kConnecting, kGreeted, kPlanned, kRunning, kEnded };
+  using enum Phase;
   struct Host {
-    Phase phase = Phase::kWaiting;
+    Phase phase = kWaiting;
     TimePoint due{};               // of the greeting, or of Ready
     std::string address;           // by which ssh reached it; empty: not known
     std::string machine;           // empty: not known

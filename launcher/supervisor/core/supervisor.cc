@@ -29,7 +29,7 @@ Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options))
 SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) {
   now_ = now;
   const auto* const signal = std::get_if<UserSignal>(&event);
-  if (state_ != State::kExited) {
+  if (state_ != kExited) {
     std::visit([this](const auto& what) { on(what); }, event);
   } else if (signal && insists(*signal)) {
     act(LeaveAtOnce{});
@@ -38,7 +38,7 @@ SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) 
 }
 
 std::optional<TimePoint> Supervisor::deadline() const {
-  if (state_ == State::kExited) return std::nullopt;
+  if (state_ == kExited) return std::nullopt;
   std::optional<TimePoint> earliest = stop_deadline_;
   keep_earlier(earliest, hold_back_until_);
   if (save_on_term_) keep_earlier(earliest, save_on_term_->terminate);
@@ -54,15 +54,13 @@ AgentStatus Supervisor::status(TimePoint now) const {
                      .snapshots = snapshots_,
                      .unfit = unfit_};
   switch (state_) {
-    case State::kIdle:
-    case State::kExited: status.phase = AgentPhase::kIdle; break;
-    case State::kChecking:
-    case State::kRunning: status.phase = AgentPhase::kRunning; break;
+    case kIdle:
+    case kExited: status.phase = AgentPhase::kIdle; break;
+    case kChecking:
+    case kRunning: status.phase = AgentPhase::kRunning; break;
     // While leftovers of successful workers are removed, the run still counts as running.
-    case State::kStopping:
-      status.phase = all_well_ ? AgentPhase::kRunning : AgentPhase::kStopping;
-      break;
-    case State::kFinished: status.phase = AgentPhase::kFinished; break;
+    case kStopping: status.phase = all_well_ ? AgentPhase::kRunning : AgentPhase::kStopping; break;
+    case kFinished: status.phase = AgentPhase::kFinished; break;
   }
   if (hold_back_until_) return status;  // a held-back end may prove not to be a failure
   for (const DatedEnd& dated : ends_) status.ends.push_back(dated.as_of(now));
@@ -75,7 +73,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
 // all ranks of the node have reached their end. Then its crash is reported.
 void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
   for (const DatedEnd& dated : left_) {
-    if (dated.end.finished && state_ == State::kFinished) {
+    if (dated.end.finished && state_ == kFinished) {
       status.ends.push_back(dated.as_of(now));
     } else {
       status.left.push_back(dated.end.local_rank);
@@ -97,7 +95,7 @@ void Supervisor::miss(Generation generation) {
 }
 
 void Supervisor::on(const Wait& wait) {
-  if (state_ != State::kIdle) return;
+  if (state_ != kIdle) return;
   miss(wait.generation);
   if (wait.reason == last_wait_) return;
   last_wait_ = wait.reason;
@@ -106,7 +104,7 @@ void Supervisor::on(const Wait& wait) {
 
 void Supervisor::on(const Assignment& assignment) {
   // The assignment is repeated, or this node has seen the end of its generation.
-  if (state_ != State::kIdle || assignment.generation <= generation_ || exit_code_) return;
+  if (state_ != kIdle || assignment.generation <= generation_ || exit_code_) return;
   // Only a service that does not know AgentStatus::unfit asks again.
   if (!unfit_.empty()) {
     miss(assignment.generation);
@@ -127,32 +125,32 @@ void Supervisor::on(const Assignment& assignment) {
   if (assignment.failure) act(ReportRestart{*assignment.failure});
   assignment_->failure.reset();
   if (options_.checks_node) {
-    state_ = State::kChecking;
+    state_ = kChecking;
     return act(CheckNode{*assignment_});
   }
   start_workers();
 }
 
 void Supervisor::on(const NodeChecked& checked) {
-  if (state_ != State::kChecking || checked.generation != generation_) return;
+  if (state_ != kChecking || checked.generation != generation_) return;
   if (checked.fault.empty()) return start_workers();
   unfit_ = checked.fault;
   say(Say::Level::kError, concat("--node-check: ", options_.host, " is not fit: ", unfit_,
                                  "; it gets no workers until ddprun is started there again"));
   end_check();
-  if (state_ == State::kExited) return;
+  if (state_ == kExited) return;
   act(SendStatus{});
 }
 
 // Ends a check without workers. A request to save that came meanwhile ends this node.
 void Supervisor::end_check() {
-  state_ = State::kIdle;
+  state_ = kIdle;
   act(ReleaseGeneration{});
   if (std::exchange(asked_to_save_, false)) ask_to_save(UserSignal{options_.checkpoint_signal});
 }
 
 void Supervisor::start_workers() {
-  state_ = State::kRunning;
+  state_ = kRunning;
   alive_ = options_.slots;
   if (generation_ > Generation(0)) {
     say(Say::Level::kInfo,
@@ -168,22 +166,22 @@ void Supervisor::start_workers() {
 void Supervisor::on(const Stop& stop) {
   // A Stop of an older generation came late: that generation is over here. A Stop of a newer
   // generation means that ours is over, too.
-  if (stop.generation < generation_ && state_ != State::kIdle) return;
+  if (stop.generation < generation_ && state_ != kIdle) return;
   switch (state_) {
-    case State::kChecking:
+    case kChecking:
       end_check();
-      if (state_ == State::kExited) return;
+      if (state_ == kExited) return;
       [[fallthrough]];
-    case State::kIdle:
+    case kIdle:
       miss(stop.generation);
       act(SendStatus{});
       return;
-    case State::kFinished:
-      state_ = State::kIdle;
+    case kFinished:
+      state_ = kIdle;
       act(ReleaseGeneration{});
       act(SendStatus{});
       return;
-    case State::kRunning:
+    case kRunning:
       if (stop.look && !stop.at_once && snapshots_.empty()) {
         stop_then_ = stop;
         return look();
@@ -197,13 +195,13 @@ void Supervisor::on(const Stop& stop) {
       }
       act(SendStatus{});
       return;
-    case State::kStopping:
+    case kStopping:
       if (stop.at_once && !killed_) kill();
       if (!all_well_) return;
       all_well_ = false;  // the generation must run again: what is left must still go
       act(SendStatus{});
       return;
-    case State::kExited: return;
+    case kExited: return;
   }
 }
 
@@ -213,12 +211,12 @@ void Supervisor::on(const End& end) {
     const bool saved = asked_to_save_ && end.verdict.success;
     exit_code_ = saved ? to_int(ExitCode::kSaved) : end.verdict.exit_code;
   }
-  if (state_ == State::kRunning) begin_stop(SIGTERM);
+  if (state_ == kRunning) begin_stop(SIGTERM);
   if (!has_workers()) finish_exit();
 }
 
 void Supervisor::on(const ForwardSignal& forward_signal) {
-  if (state_ != State::kRunning || forward_signal.generation != generation_) return;
+  if (state_ != kRunning || forward_signal.generation != generation_) return;
   std::optional<LocalRank> rank;
   if (forward_signal.rank) {
     const int local = forward_signal.rank->value - assignment_->first_rank.value;
@@ -235,7 +233,7 @@ void Supervisor::on(const ForwardSignal& forward_signal) {
 void Supervisor::on(const WorkersEnded& ended) {
   DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
   take_down(ended);
-  if (state_ != State::kRunning) return;
+  if (state_ != kRunning) return;
   if (died_of_being_asked()) {
     return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager});
   }
@@ -257,11 +255,11 @@ void Supervisor::look() {
 }
 
 void Supervisor::on(const WorkersHang&) {
-  if (state_ == State::kRunning && snapshots_.empty()) look();
+  if (state_ == kRunning && snapshots_.empty()) look();
 }
 
 void Supervisor::on(const WorkersSeen& seen) {
-  if (state_ != State::kRunning || seen.generation != generation_ || !looking_) return;
+  if (state_ != kRunning || seen.generation != generation_ || !looking_) return;
   looking_ = false;
   snapshots_ = seen.snapshots;
   for (WorkerSnapshot& one : snapshots_) {
@@ -339,15 +337,15 @@ void Supervisor::declare_failure() {
 }
 
 void Supervisor::on(const TreeEmpty&) {
-  if (state_ != State::kStopping || alive_ > 0) return;
+  if (state_ != kStopping || alive_ > 0) return;
   stop_deadline_.reset();
   hold_back_until_.reset();
   if (all_well_ && !exit_code_) {
-    state_ = State::kFinished;
+    state_ = kFinished;
     act(SendStatus{});
     return;
   }
-  state_ = State::kIdle;
+  state_ = kIdle;
   act(ReleaseGeneration{});
   if (exit_code_) return finish_exit();
   act(SendStatus{});
@@ -364,7 +362,7 @@ void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank) {
 
 // Forwards the signal to the workers. It ends nothing on this node.
 void Supervisor::relay(const UserSignal& signal) {
-  if (state_ != State::kRunning || signal.way == UserSignal::Way::kManager) return;
+  if (state_ != kRunning || signal.way == UserSignal::Way::kManager) return;
   if (signal.signal == SIGTSTP) {
     if (!std::exchange(suspended_, true)) act(SuspendTree{});
   } else if (signal.signal == SIGCONT && suspended_) {
@@ -377,15 +375,15 @@ void Supervisor::relay(const UserSignal& signal) {
 
 void Supervisor::ask_to_save(const UserSignal& signal) {
   if (std::exchange(asked_to_save_, true)) return;
-  if (state_ == State::kRunning) {
+  if (state_ == kRunning) {
     tell_to_save(signal);
     act(SendStatus{});
     return;
   }
-  if (state_ == State::kChecking) return;  // until its workers are started, or end_check()
+  if (state_ == kChecking) return;  // until its workers are started, or end_check()
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
-  if (state_ == State::kFinished || (state_ == State::kStopping && all_well_)) return;
+  if (state_ == kFinished || (state_ == kStopping && all_well_)) return;
   say(Say::Level::kInfo,
       signal_name(signal.signal) + ": no worker runs that could save; this node leaves the job");
   leave_reason_ = "it got " + signal_name(signal.signal) + ", the order to save and exit";
@@ -442,9 +440,9 @@ bool Supervisor::insists(const UserSignal& signal) {
 // Returns whether the workers run without a failure, or have succeeded.
 bool Supervisor::may_still_save() const {
   switch (state_) {
-    case State::kRunning: return ends_.empty();
-    case State::kStopping: return all_well_;
-    case State::kFinished: return true;
+    case kRunning: return ends_.empty();
+    case kStopping: return all_well_;
+    case kFinished: return true;
     default: return false;
   }
 }
@@ -453,7 +451,7 @@ bool Supervisor::may_still_save() const {
 void Supervisor::save_on_term(const UserSignal& signal) {
   if (!save_on_term_) {  // Slurm repeats SIGTERM by itself
     save_on_term_ = {signal.way, now_ + options_.grace * 4 / 5, now_ + options_.grace};
-    if (state_ == State::kRunning) {
+    if (state_ == kRunning) {
       say(Say::Level::kInfo, concat("SIGTERM: the workers have ", options_.grace, " to save"));
     }
   }
@@ -483,11 +481,11 @@ void Supervisor::leave(const UserSignal& signal) {
 
 // Called when SIGTERM came a while ago and the job has not ended.
 void Supervisor::give_up_saving() {
-  if (state_ == State::kRunning) {
+  if (state_ == kRunning) {
     say(Say::Level::kWarning, counted(alive_, "worker") + " did not save in time after SIGTERM");
     return leave(UserSignal{SIGTERM, UserSignal::Way::kDirect});
   }
-  if (state_ != State::kStopping) return leave(UserSignal{SIGTERM});
+  if (state_ != kStopping) return leave(UserSignal{SIGTERM});
   // The rest of the generation goes now, not after a grace of its own.
   if (!killed_) keep_earlier(stop_deadline_, save_on_term_->kill);
   save_on_term_.reset();
@@ -497,7 +495,7 @@ void Supervisor::on(const ServiceLost& lost) {
   say(Say::Level::kError, lost.reason);
   if (lost.for_good) return exit_killing(to_int(lost.code));
   if (has_workers()) kill();
-  if (state_ == State::kChecking) end_check();
+  if (state_ == kChecking) end_check();
 }
 
 void Supervisor::on(const ServiceRefused& refused) {
@@ -513,7 +511,7 @@ void Supervisor::on(const GuardianLost&) {
 
 // Workers may announce checkpoints at any rate. Reports to the service are limited in rate.
 void Supervisor::on(const CheckpointAnnounced& announced) {
-  if (state_ != State::kRunning || announced.generation != generation_) return;
+  if (state_ != kRunning || announced.generation != generation_) return;
   const bool is_first = checkpoints_++ == 0;
   if (!is_first && now_ < checkpoint_told_ + kCheckpointPause) {
     checkpoint_due_ = true;
@@ -527,7 +525,7 @@ void Supervisor::on(const Tick&) {
   if (checkpoint_due_ && now_ >= checkpoint_told_ + kCheckpointPause) {
     checkpoint_due_ = false;
     checkpoint_told_ = now_;
-    if (state_ == State::kRunning) act(SendStatus{});
+    if (state_ == kRunning) act(SendStatus{});
   }
   if (hold_back_until_ && now_ >= *hold_back_until_) declare_failure();
   if (save_on_term_ && now_ >= save_on_term_->terminate) give_up_saving();
@@ -543,7 +541,7 @@ void Supervisor::on(const Tick&) {
   say(Say::Level::kError, reason);
   act(SendLeave{Leave{0, reason}});
   if (!verdict_) verdict_ = own_verdict(reason);
-  state_ = State::kExited;
+  state_ = kExited;
   act(Exit{to_int(ExitCode::kInternal), verdict_});
 }
 
@@ -564,8 +562,8 @@ std::optional<Verdict> Supervisor::own_verdict(std::string headline) const {
 // --- stopping ------------------------------------------------------------------------------------
 
 void Supervisor::begin_stop(int signal, Known known) {
-  if (state_ == State::kRunning) {
-    state_ = State::kStopping;
+  if (state_ == kRunning) {
+    state_ = kStopping;
     stop_asked_ = true;
     hold_back_until_.reset();
     stop_deadline_ = now_ + options_.grace;
@@ -583,7 +581,7 @@ void Supervisor::begin_stop(int signal, Known known) {
 }
 
 void Supervisor::kill() {
-  state_ = State::kStopping;
+  state_ = kStopping;
   stop_asked_ = true;
   killed_ = true;
   hold_back_until_.reset();
@@ -599,7 +597,7 @@ void Supervisor::exit_killing(int code) {
 
 void Supervisor::finish_exit() {
   DDPRUN_ASSERT(exit_code_.has_value(), "an exit has a code");
-  state_ = State::kExited;
+  state_ = kExited;
   // The service told this node to end, so it needs no Leave.
   const bool expected = verdict_.has_value();
   if (!expected && (leaving_ != 0 || !leave_reason_.empty())) {

@@ -210,6 +210,7 @@ struct SupervisorOptions {
 class Supervisor {
  public:
   enum class State { kIdle, kChecking, kRunning, kStopping, kFinished, kExited };
+  using enum State;
   static constexpr Duration kSignalHoldBack = std::chrono::milliseconds(200);
   static constexpr Duration kCheckpointPause = std::chrono::seconds(1);
 
@@ -268,7 +269,7 @@ class Supervisor {
   bool died_of(int signal) const;
   bool died_of_being_asked() const;
   std::optional<Verdict> own_verdict(std::string headline) const;
-  bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
+  bool has_workers() const { return state_ == kRunning || state_ == kStopping; }
   void look();
   void take_down_who_left();
   void tell_who_left(AgentStatus& status, TimePoint now) const;
@@ -285,7 +286,7 @@ class Supervisor {
   SupervisorOptions options_;
   TimePoint now_;          // of the event that is being handled
   SupervisorActions out_;  // what it has led to so far
-  State state_ = State::kIdle;
+  State state_ = kIdle;
   Generation generation_{-1};
   std::optional<Assignment> assignment_;
   std::string unfit_;        // why a check found this node unfit; empty: none has

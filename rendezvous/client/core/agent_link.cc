@@ -16,7 +16,7 @@ AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
 LinkActions AgentLink::start(TimePoint now) { return tick(now); }
 
 LinkActions AgentLink::looked_up(TimePoint now) {
-  if (state_ != State::kLookingUp) return {};
+  if (state_ != kLookingUp) return {};
   now_ = now;
   return begin_try();
 }
@@ -26,7 +26,7 @@ Duration AgentLink::try_time() const {
 }
 
 LinkActions AgentLink::begin_try() {
-  state_ = State::kConnecting;
+  state_ = kConnecting;
   // While the lease is held, time is short: a short try may find a repaired cable.
   try_allowed_ = welcome_ ? std::min(try_time(), welcome_->agent_patience / 8) : try_time();
   try_until_ = now_ + try_allowed_;
@@ -34,9 +34,9 @@ LinkActions AgentLink::begin_try() {
 }
 
 LinkActions AgentLink::connected(TimePoint now) {
-  if (state_ != State::kConnecting) return {};
+  if (state_ != kConnecting) return {};
   refused_since_.reset();
-  state_ = State::kGreeting;
+  state_ = kGreeting;
   unsaid_.reset();
   hello_sent_ = now;
   was_heard_ = said_so_ = false;
@@ -46,7 +46,7 @@ LinkActions AgentLink::connected(TimePoint now) {
 }
 
 LinkActions AgentLink::heard(TimePoint now) {
-  if (state_ != State::kGreeting || !is_seeking() || std::exchange(was_heard_, true)) return {};
+  if (state_ != kGreeting || !is_seeking() || std::exchange(was_heard_, true)) return {};
   try_allowed_ = options_.connect_timeout;
   try_until_ = now + try_allowed_;
   return {};
@@ -60,45 +60,45 @@ LinkActions AgentLink::pass_over(const std::string& why, TimePoint now) {
 
 LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkFailure failure) {
   now_ = now;
-  if (state_ == State::kOver) return {};
+  if (state_ == kOver) return {};
   // A service that cannot serve says why, and then closes the connection.
-  last_trouble_ = said_so_ && state_ == State::kGreeting ? silence_reason_ : why;
-  Try how = state_ == State::kGreeting ? Try::kEndedEarly : Try::kOther;
+  last_trouble_ = said_so_ && state_ == kGreeting ? silence_reason_ : why;
+  Try how = state_ == kGreeting ? Try::kEndedEarly : Try::kOther;
   if (failure == LinkFailure::kRefused) how = Try::kRefused;
   if (failure == LinkFailure::kPutOff) how = Try::kPutOff;
   try_failed(how);
-  if (state_ != State::kOver) check_patience();
+  if (state_ != kOver) check_patience();
   return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
-  if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  if (has_spoken_ || state_ == kOver) return disconnected(why, now);
   if (is_seeking()) return disconnected("not a rendezvous service (" + why + ")", now);
   not_a_service(why);
   return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
-  if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
+  if (!instance_.empty() || state_ == kOver) return disconnected(why, now);
   if (is_seeking()) return disconnected("this node does not trust it: " + why, now);
-  state_ = State::kOver;
+  state_ = kOver;
   return {LinkClose{}, ServiceRefused{"this node does not trust " + service() + ": " + why}};
 }
 
 LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
-  if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  if (has_spoken_ || state_ == kOver) return disconnected(why, now);
   if (is_seeking()) return disconnected("no TLS connection: " + why, now);
   give_up("no TLS connection with " + options_.service + ": " + why, ExitCode::kRefused);
   return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
-  if (state_ == State::kOver) return {};
+  if (state_ == kOver) return {};
   if (const Refused* refused = std::get_if<Refused>(&message)) {
     if (is_seeking() && !refused->is_of_job) {
       return pass_over("it refused this node: " + refused->reason, now);
     }
-    state_ = State::kOver;
+    state_ = kOver;
     return {LinkClose{}, ServiceRefused{service() + " refused this node: " + refused->reason}};
   }
   if (is_of_older_term(message)) {
@@ -121,7 +121,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     return {LinkDeliver{Wait{service() + " will be silent for a while: " + silence->reason}}};
   }
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
-    state_ = State::kUp;
+    state_ = kUp;
     silence_reason_.clear();
     welcome_ = *welcome;
     // With a term, the service does not end with the agent that runs it.
@@ -142,7 +142,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
       confirmed_ = std::max(confirmed_, beats_.front().sent);
       beats_.pop_front();
     }
-    if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
+    if (state_ == kUp) next_beat_ = now + beat_pause(*ack);
     if (ack->is_watched) {
       ranks_every_ = std::clamp(ack->ranks_every, kRanksEvery, kRanksLeast);
       // The first ranks go at once.
@@ -163,36 +163,36 @@ Duration AgentLink::beat_pause(const HeartbeatAck& ack) const {
 }
 
 LinkActions AgentLink::send(const AgentMessage& message) {
-  if (state_ == State::kUp) return {LinkTransmit{message}};
-  if (state_ == State::kGreeting) unsaid_ = message;
+  if (state_ == kUp) return {LinkTransmit{message}};
+  if (state_ == kGreeting) unsaid_ = message;
   return {};
 }
 
 LinkActions AgentLink::leave(const Leave& leave) {
-  if (std::exchange(state_, State::kOver) != State::kUp) return {};
+  if (std::exchange(state_, kOver) != kUp) return {};
   return {LinkTransmit{leave}};
 }
 
 LinkActions AgentLink::tick(TimePoint now) {
   now_ = now;
-  if (state_ == State::kOver) return {};
+  if (state_ == kOver) return {};
   check_patience();
   switch (state_) {
-    case State::kPausing:
+    case kPausing:
       if (now < retry_at_) break;
-      state_ = State::kLookingUp;
+      state_ = kLookingUp;
       out_.push_back(LinkLookUp{});
       break;
-    case State::kLookingUp: break;
-    case State::kConnecting:
-    case State::kGreeting:
+    case kLookingUp: break;
+    case kConnecting:
+    case kGreeting:
       if (now < try_until_) break;
-      last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
+      last_trouble_ = state_ == kConnecting ? "no connection within " : "no welcome within ";
       last_trouble_ += to_text(try_allowed_);
       out_.push_back(LinkClose{});
-      try_failed(state_ == State::kGreeting ? Try::kSilent : Try::kOther);
+      try_failed(state_ == kGreeting ? Try::kSilent : Try::kOther);
       break;
-    case State::kUp:
+    case kUp:
       if (silent_at() && now >= *silent_at()) {
         out_.push_back(LinkClose{});
         last_trouble_ = concat("no answer within ", now - beats_.front().sent);
@@ -204,7 +204,7 @@ LinkActions AgentLink::tick(TimePoint now) {
       out_.push_back(LinkTransmit{Heartbeat{next_number_++}, begins_ranks()});
       next_beat_ = now + welcome_->heartbeat_interval;
       break;
-    case State::kOver: break;
+    case kOver: break;
   }
   return std::exchange(out_, {});
 }
@@ -221,12 +221,12 @@ bool AgentLink::begins_ranks() {
 std::optional<TimePoint> AgentLink::deadline() const {
   TimePoint due = TimePoint::max();
   switch (state_) {
-    case State::kOver: return std::nullopt;
-    case State::kPausing: due = retry_at_; break;
-    case State::kLookingUp: break;
-    case State::kConnecting:
-    case State::kGreeting: due = try_until_; break;
-    case State::kUp: due = std::min(next_beat_, silent_at().value_or(TimePoint::max())); break;
+    case kOver: return std::nullopt;
+    case kPausing: due = retry_at_; break;
+    case kLookingUp: break;
+    case kConnecting:
+    case kGreeting: due = try_until_; break;
+    case kUp: due = std::min(next_beat_, silent_at().value_or(TimePoint::max())); break;
   }
   const TimePoint patience_ends = welcome_ ? confirmed_ + welcome_->agent_patience : join_until_;
   return std::min(due, patience_ends);
@@ -239,7 +239,7 @@ std::optional<TimePoint> AgentLink::silent_at() const {
 }
 
 void AgentLink::pause() {
-  state_ = State::kPausing;
+  state_ = kPausing;
   const Duration backoff = backoff_.next();
   // While the lease runs out, the tries come often, because a service may be reachable only
   // briefly.
@@ -251,7 +251,7 @@ void AgentLink::pause() {
 }
 
 void AgentLink::try_failed(Try how) {
-  const bool was_tried = state_ != State::kLookingUp;
+  const bool was_tried = state_ != kLookingUp;
   if (is_seeking() && was_tried && how != Try::kRefused) found_ = here() + ": " + last_trouble_;
   if (is_another_program(how)) return not_a_service(last_trouble_);
   if (is_host_without_service(how)) {
@@ -312,7 +312,7 @@ void AgentLink::not_a_service(const std::string& why) {
 }
 
 void AgentLink::give_up(std::string reason, ExitCode code) {
-  state_ = State::kOver;
+  state_ = kOver;
   out_.push_back(LinkClose{});
   out_.push_back(ServiceLost{std::move(reason), true, code});
 }
@@ -327,7 +327,7 @@ void AgentLink::check_patience() {
       concat(service(), " has not answered for ", now_ - confirmed_, what_it_said());
   welcome_.reset();
   join_until_ = std::max(now_, confirmed_ + options_.join_timeout);
-  if (state_ == State::kUp) {
+  if (state_ == kUp) {
     out_.push_back(LinkClose{});
     last_trouble_ = "no answer";
     pause();
@@ -338,7 +338,7 @@ void AgentLink::check_patience() {
 }
 
 void AgentLink::give_up_at_deadline() {
-  if (state_ == State::kLookingUp) last_trouble_ = "the name service did not answer";
+  if (state_ == kLookingUp) last_trouble_ = "the name service did not answer";
   const std::string tail =
       " (--rdzv-conf=join_timeout): " + trouble() + what_it_said() + where_it_ran();
   if (instance_.empty()) {

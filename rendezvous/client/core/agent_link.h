@@ -166,7 +166,7 @@ class AgentLink {
   // Hello makes up for it. Call it for messages that no Hello makes up for only while is_up().
   LinkActions send(const AgentMessage& message);
   // Returns true if the service receives what is sent now.
-  bool is_up() const { return state_ == State::kUp; }
+  bool is_up() const { return state_ == kUp; }
   // Returns true while a heartbeat has no answer.
   bool awaits_ack() const { return !beats_.empty(); }
   // Ends the link because the agent is about to end. No more tries follow.
@@ -194,6 +194,7 @@ class AgentLink {
 
  private:
   enum class State { kPausing, kLookingUp, kConnecting, kGreeting, kUp, kOver };
+  using enum State;
   struct Beat {
     std::uint64_t number;
     TimePoint sent;
@@ -225,7 +226,7 @@ class AgentLink {
   TimePoint now_;    // of the event that is being handled
   LinkActions out_;  // what it has led to so far; empty between events
   Backoff backoff_;
-  State state_ = State::kPausing;
+  State state_ = kPausing;
   std::size_t place_ = 0;
   // While seeking: the last place that did not just refuse connections, and what was found there.
   std::string found_;

@@ -34,23 +34,23 @@ LeadershipActions Leadership::start(TimePoint now) {
 // campaign then finds its lease revoked.
 void Leadership::campaign() {
   drop_lease();
-  state_ = State::kGranting;
+  state_ = kGranting;
   request_ = ask(GrantLease{0, kLease});
 }
 
 void Leadership::create_key() {
-  state_ = State::kCampaigning;
+  state_ = kCampaigning;
   request_ = ask(CreateLeaderKey{0, lease_});
 }
 
 void Leadership::read_state() {
-  state_ = State::kReading;
+  state_ = kReading;
   request_ = ask(ReadState{0});
 }
 
 void Leadership::pause() {
   drop_lease();
-  state_ = State::kPausing;
+  state_ = kPausing;
   request_ = {};
   until_ = now_ + backoff_.next();
 }
@@ -62,7 +62,7 @@ void Leadership::drop_lease() {
 }
 
 void Leadership::step_down(std::string why) {
-  const bool led = state_ == State::kLeading;
+  const bool led = state_ == kLeading;
   term_ = 0;
   is_suspended_ = false;
   pause();
@@ -72,7 +72,7 @@ void Leadership::step_down(std::string why) {
 LeadershipActions Leadership::granted(std::uint64_t number, EtcdLease lease, Duration granted,
                                       TimePoint now) {
   now_ = now;
-  if (number != request_.number || state_ != State::kGranting) {
+  if (number != request_.number || state_ != kGranting) {
     // It came too late to be used. Unless it is revoked, it lasts until it runs out.
     if (lease != lease_) out_.push_back(RevokeLease{lease});
     return take();
@@ -96,7 +96,7 @@ LeadershipActions Leadership::kept(std::uint64_t number, bool lives, TimePoint n
     return take();
   }
   // Whatever was held back since then is due, even if no timer has noticed it.
-  const bool has_lapsed = state_ == State::kLeading && (is_suspended_ || now_ >= serves_until_);
+  const bool has_lapsed = state_ == kLeading && (is_suspended_ || now_ >= serves_until_);
   // A later keep-alive may have been answered before this one.
   serves_until_ = std::max(serves_until_, at->sent + allowed());
   keeps_.erase(keeps_.begin(), at + 1);
@@ -110,7 +110,7 @@ LeadershipActions Leadership::kept(std::uint64_t number, bool lives, TimePoint n
 LeadershipActions Leadership::campaigned(std::uint64_t number, const LeaderKey& key,
                                          TimePoint now) {
   now_ = now;
-  if (number != request_.number || state_ != State::kCampaigning) return take();
+  if (number != request_.number || state_ != kCampaigning) return take();
   backoff_.reset();
   if (key.lease == lease_) {
     term_ = key.created;
@@ -125,7 +125,7 @@ LeadershipActions Leadership::campaigned(std::uint64_t number, const LeaderKey& 
     return take();
   }
   drop_lease();
-  state_ = State::kFollowing;
+  state_ = kFollowing;
   request_ = {};
   until_ = now_ + kCheckPause;
   const bool is_new = key.created != leader_.created;
@@ -139,9 +139,9 @@ LeadershipActions Leadership::campaigned(std::uint64_t number, const LeaderKey& 
 
 LeadershipActions Leadership::state_read(std::uint64_t number, TimePoint now) {
   now_ = now;
-  if (number != request_.number || state_ != State::kReading) return take();
+  if (number != request_.number || state_ != kReading) return take();
   backoff_.reset();
-  state_ = State::kLeading;
+  state_ = kLeading;
   request_ = {};
   leader_ = {};
   out_.push_back(Lead{term_});
@@ -160,8 +160,8 @@ LeadershipActions Leadership::failed(std::uint64_t number, TimePoint now) {
 
 LeadershipActions Leadership::leader_key_gone(TimePoint now) {
   now_ = now;
-  if (state_ == State::kFollowing) campaign();
-  if (state_ == State::kReading || state_ == State::kLeading) step_down("its leader key is gone");
+  if (state_ == kFollowing) campaign();
+  if (state_ == kReading || state_ == kLeading) step_down("its leader key is gone");
   return take();
 }
 
@@ -169,7 +169,7 @@ LeadershipActions Leadership::leader_process_gone(TimePoint now) {
   now_ = now;
   if (leader_.created == 0) return take();  // none is followed, or its lease was revoked
   process_gone_ = true;
-  if (state_ == State::kFollowing) revoke_leaders_lease();
+  if (state_ == kFollowing) revoke_leaders_lease();
   return take();
 }
 
@@ -184,14 +184,14 @@ void Leadership::revoke_leaders_lease() {
 
 LeadershipActions Leadership::fenced(TimePoint now) {
   now_ = now;
-  if (state_ == State::kLeading) step_down("another service leads");
+  if (state_ == kLeading) step_down("another service leads");
   return take();
 }
 
 LeadershipActions Leadership::resign(TimePoint now) {
   now_ = now;
   drop_lease();
-  state_ = State::kOver;
+  state_ = kOver;
   term_ = 0;
   return take();
 }
@@ -206,27 +206,27 @@ void Leadership::keep_alive() {
 
 LeadershipActions Leadership::tick(TimePoint now) {
   now_ = now;
-  if (state_ == State::kOver) return take();
+  if (state_ == kOver) return take();
   keep_alive();
-  if (state_ == State::kLeading && !is_suspended_ && now_ >= serves_until_) {
+  if (state_ == kLeading && !is_suspended_ && now_ >= serves_until_) {
     is_suspended_ = true;
     out_.push_back(Suspend{});
   }
   if (request_.number != 0 && now_ >= request_.sent + try_time()) {
     pause();
-  } else if ((state_ == State::kPausing || state_ == State::kFollowing) && now_ >= until_) {
+  } else if ((state_ == kPausing || state_ == kFollowing) && now_ >= until_) {
     campaign();
   }
   return take();
 }
 
 std::optional<TimePoint> Leadership::deadline() const {
-  if (state_ == State::kOver) return std::nullopt;
+  if (state_ == kOver) return std::nullopt;
   TimePoint due = TimePoint::max();
   if (has_lease()) due = next_keep_;
-  if (state_ == State::kLeading && !is_suspended_) due = std::min(due, serves_until_);
+  if (state_ == kLeading && !is_suspended_) due = std::min(due, serves_until_);
   if (request_.number != 0) due = std::min(due, request_.sent + try_time());
-  if (state_ == State::kPausing || state_ == State::kFollowing) due = std::min(due, until_);
+  if (state_ == kPausing || state_ == kFollowing) due = std::min(due, until_);
   DDPRUN_ASSERT(due != TimePoint::max(), "every state has a deadline");
   return due;
 }

@@ -146,15 +146,16 @@ class Leadership {
   // Returns whether this service may answer agents now. A process that was stopped asks before it
   // handles anything, because its timers are late.
   bool serves(TimePoint now) const {
-    return state_ == State::kLeading && !is_suspended_ && now < serves_until_;
+    return state_ == kLeading && !is_suspended_ && now < serves_until_;
   }
   // Returns the term while this service leads; 0: it does not.
-  EtcdRevision term() const { return state_ == State::kLeading ? term_ : 0; }
+  EtcdRevision term() const { return state_ == kLeading ? term_ : 0; }
   // Returns when tick() has something to do; nullopt: never again.
   std::optional<TimePoint> deadline() const;
 
  private:
   enum class State { kPausing, kGranting, kCampaigning, kReading, kLeading, kFollowing, kOver };
+  using enum State;
   struct Request {
     std::uint64_t number = 0;
     TimePoint sent;
@@ -167,7 +168,7 @@ class Leadership {
   void create_key();
   void read_state();
   void pause();
-  Duration try_time() const { return state_ == State::kReading ? kReadTime : kTryTime; }
+  Duration try_time() const { return state_ == kReading ? kReadTime : kTryTime; }
   void keep_alive();
   void drop_lease();
   void revoke_leaders_lease();
@@ -179,7 +180,7 @@ class Leadership {
   TimePoint now_;          // of the event that is being handled
   LeadershipActions out_;  // what it has led to so far; empty between events
   Backoff backoff_;
-  State state_ = State::kPausing;
+  State state_ = kPausing;
   TimePoint until_;  // kPausing: the next try. kFollowing: the next check
   std::uint64_t next_number_ = 1;
   Request request_;  // the one that the state waits for

@@ -33,15 +33,14 @@ bool can_answer(const OutputInquiries::Node& node, UserRequest::What what) {
 // --- one inquiry --------------------------------------------------------------------------------
 
 bool OutputInquiries::is_open(State state) {
-  return state == State::kAsked || state == State::kQuiet || state == State::kReady ||
-         state == State::kTurn;
+  return state == kAsked || state == kQuiet || state == kReady || state == kTurn;
 }
 
 void OutputInquiries::enter(Inquiry& inquiry, Source& source, State state) {
   if (is_open(source.state)) --inquiry.open;
   if (is_open(state)) ++inquiry.open;
-  if (source.state == State::kTurn) --inquiry.turns;
-  if (state == State::kTurn) ++inquiry.turns;
+  if (source.state == kTurn) --inquiry.turns;
+  if (state == kTurn) ++inquiry.turns;
   source.state = state;
 }
 
@@ -55,7 +54,7 @@ void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int li
   auto& [number, inquiry] = entry;
   Source& source = inquiry.sources[node.agent_id];
   source.host = node.host;
-  await(inquiry, source, State::kAsked);
+  await(inquiry, source, kAsked);
   out_.tells.push_back(
       {node.agent_id, TellOutput{.what = TellOutput::What::kBegin,
                                  .inquiry = number,
@@ -94,7 +93,7 @@ void OutputInquiries::give_turns(Inquiries::value_type& entry) {
   while (!inquiry.ready.empty() && inquiry.turns + inquiry.unread / kOutputPageBytes < kTurns) {
     const std::string agent_id = std::move(inquiry.ready.front());
     inquiry.ready.pop_front();
-    await(inquiry, inquiry.sources.at(agent_id), State::kTurn);
+    await(inquiry, inquiry.sources.at(agent_id), kTurn);
     out_.tells.push_back(
         {agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
   }
@@ -105,9 +104,9 @@ void OutputInquiries::look_for_late(Inquiry& inquiry) {
   inquiry.due.reset();
   std::vector<std::string> late;
   for (auto& [agent_id, source] : inquiry.sources) {
-    if (source.state != State::kAsked && source.state != State::kTurn) continue;
+    if (source.state != kAsked && source.state != kTurn) continue;
     if (now_ >= source.due) {
-      enter(inquiry, source, State::kLate);
+      enter(inquiry, source, kLate);
       late.push_back(source.host);
     } else {
       keep_earlier(inquiry.due, source.due);
@@ -122,7 +121,7 @@ void OutputInquiries::look_for_late(Inquiry& inquiry) {
 // Sends kEnd to the agents that may still have output.
 void OutputInquiries::tell_end(const Inquiries::value_type& entry) {
   for (const auto& [agent_id, source] : entry.second.sources) {
-    if (source.state == State::kDone || source.state == State::kGone) continue;
+    if (source.state == kDone || source.state == kGone) continue;
     out_.tells.push_back(
         {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = entry.first}});
   }
@@ -187,13 +186,13 @@ void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>&
   for (const Node& node : nodes) {
     const auto known = inquiry.sources.find(node.agent_id);
     const bool is_new = known == inquiry.sources.end();
-    const bool is_back = !is_new && known->second.state == State::kGone && node.is_connected;
+    const bool is_back = !is_new && known->second.state == kGone && node.is_connected;
     if (!is_new && !is_back) continue;
     if (!can_answer(node, inquiry.request.what)) {
-      inquiry.sources[node.agent_id] = {node.host, State::kDone};
+      inquiry.sources[node.agent_id] = {node.host, kDone};
       too_old.push_back(node.host);
     } else if (!node.is_connected) {
-      inquiry.sources[node.agent_id] = {node.host, State::kGone};
+      inquiry.sources[node.agent_id] = {node.host, kGone};
       unreachable.push_back(node.host);
     } else {
       ask(*at, node, is_new ? lines : 0);
@@ -256,24 +255,24 @@ InquiryOutput OutputInquiries::handle_page(const std::string& agent_id, OutputPa
   }
   Inquiry& inquiry = at->second;
   Source& source = inquiry.sources.at(agent_id);
-  if (source.state == State::kDone) return {};
+  if (source.state == kDone) return {};
   inquiry.has_answered = true;
   if (!page.lines.empty()) say(inquiry, {.page = std::move(page.lines)});
-  const bool was_ready = source.state == State::kReady;
-  const State next = page.is_last ? State::kDone : page.is_ready ? State::kReady : State::kQuiet;
+  const bool was_ready = source.state == kReady;
+  const State next = page.is_last ? kDone : page.is_ready ? kReady : kQuiet;
   enter(inquiry, source, next);
-  if (was_ready && next != State::kReady) std::erase(inquiry.ready, agent_id);
-  if (!was_ready && next == State::kReady) inquiry.ready.push_back(agent_id);
+  if (was_ready && next != kReady) std::erase(inquiry.ready, agent_id);
+  if (!was_ready && next == kReady) inquiry.ready.push_back(agent_id);
   go_on(at);
   return std::exchange(out_, {});
 }
 
 InquiryOutput OutputInquiries::agent_gone(const std::string& agent_id, TimePoint now) {
-  return lose(agent_id, State::kGone, now);
+  return lose(agent_id, kGone, now);
 }
 
 InquiryOutput OutputInquiries::agent_left(const std::string& agent_id, TimePoint now) {
-  return lose(agent_id, State::kDone, now);
+  return lose(agent_id, kDone, now);
 }
 
 InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, TimePoint now) {
@@ -281,12 +280,12 @@ InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, Ti
   for (auto at = inquiries_.begin(); at != inquiries_.end();) {
     Inquiry& inquiry = at->second;
     const auto found = inquiry.sources.find(agent_id);
-    if (found == inquiry.sources.end() || found->second.state == State::kDone) {
+    if (found == inquiry.sources.end() || found->second.state == kDone) {
       ++at;
       continue;
     }
     Source& source = found->second;
-    const bool is_news = is_open(source.state) && state == State::kGone && !inquiry.end;
+    const bool is_news = is_open(source.state) && state == kGone && !inquiry.end;
     std::erase(inquiry.ready, agent_id);
     enter(inquiry, source, state);
     if (is_news) {

@@ -114,9 +114,10 @@ class OutputInquiries {
 
  private:
   enum class State { kAsked, kQuiet, kReady, kTurn, kLate, kGone, kDone };
+  using enum State;
   struct Source {
     std::string host;
-    State state = State::kDone;
+    State state = kDone;
     TimePoint due = {};  // kAsked, kTurn
   };
   struct Inquiry {

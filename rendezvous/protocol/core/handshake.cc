@@ -27,18 +27,18 @@ ServiceHandshake::Step ServiceHandshake::receive(const AgentHandshakeMessage& me
   const Proof* proof = std::get_if<Proof>(&message);
   if (keys_.empty() && !munge_user_) return without_proof(message);
   switch (state_) {
-    case State::kFresh:
+    case kFresh:
       if (knock) return knocked(*knock);
       return refuse(keys_.empty() ? kMungeWanted : kKeyWanted);
-    case State::kChallenged:
+    case kChallenged:
       if (proof) return prove(*proof);
       break;
-    case State::kProven:
+    case kProven:
       if (!knock && !proof) return {};
       break;
-    case State::kReading:
-    case State::kMaking:
-    case State::kOpened: break;
+    case kReading:
+    case kMaking:
+    case kOpened: break;
   }
   return refuse("a handshake is a knock and a proof, once");
 }
@@ -50,8 +50,8 @@ ServiceHandshake::Step ServiceHandshake::without_proof(const AgentHandshakeMessa
     return refuse(other_protocol(knock->protocol, knock->version));
   }
   if (!knock || knock->method == ProofMethod::kKey) return refuse(kNoKeyHere);
-  if (state_ == State::kOpened) return refuse("a handshake is a knock, once, where all is open");
-  state_ = State::kOpened;
+  if (state_ == kOpened) return refuse("a handshake is a knock, once, where all is open");
+  state_ = kOpened;
   return answer(Open());
 }
 
@@ -79,42 +79,42 @@ ServiceHandshake::Step ServiceHandshake::knocked(const Knock& knock) {
                    .agent_nonce = knock.nonce,
                    .service_nonce = nonce_,
                    .channel = std::move(introduction_.channel)};
-  state_ = State::kChallenged;
+  state_ = kChallenged;
   return answer(challenge);
 }
 
 ServiceHandshake::Step ServiceHandshake::prove(const Proof& proof) {
   if (keys_.empty()) {
-    state_ = State::kReading;
+    state_ = kReading;
     return {.what = Step::What::kAskMunge, .task = ReadCredential{proof.proof}};
   }
   if (!is_same_secret(proof.proof, proof_of(Side::kAgent, key_.view(), introduction_))) {
     return refuse_proof("the key of this node is not the key that this service has for job '" +
                         introduction_.job + "'");
   }
-  state_ = State::kProven;
+  state_ = kProven;
   return answer(Proven{proof_of(Side::kService, key_.view(), introduction_)});
 }
 
 ServiceHandshake::Step ServiceHandshake::answered(const MungeOutcome& outcome) {
-  DDPRUN_ASSERT(state_ == State::kReading || state_ == State::kMaking, "munge was asked");
+  DDPRUN_ASSERT(state_ == kReading || state_ == kMaking, "munge was asked");
   if (!outcome) {
-    const bool is_peers = state_ == State::kReading && outcome.error().kind == ErrorKind::kProtocol;
+    const bool is_peers = state_ == kReading && outcome.error().kind == ErrorKind::kProtocol;
     if (is_peers) {
       return refuse_proof("munge rejects the credential of this node: " + outcome.error().cause);
     }
     return {.what = Step::What::kPutOff,
             .answer = Silence{"munge fails on the service's host: " + outcome.error().message()}};
   }
-  if (state_ == State::kMaking) {
-    state_ = State::kProven;
+  if (state_ == kMaking) {
+    state_ = kProven;
     return answer(Proven{outcome->text});
   }
   if (!is_same_secret(outcome->text, statement_of(Side::kAgent, introduction_))) {
     return refuse_proof("munge's credential was made for another connection");
   }
   agent_user_ = outcome->maker;
-  state_ = State::kMaking;
+  state_ = kMaking;
   return {.what = Step::What::kAskMunge,
           .task = MakeCredential{statement_of(Side::kService, introduction_), outcome->maker}};
 }
@@ -151,18 +151,18 @@ Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessa
   if (const Silence* silence = std::get_if<Silence>(&message)) return Step(*silence);
   const bool by_munge = knock_.method == ProofMethod::kMunge;
   if (const Challenge* challenge = std::get_if<Challenge>(&message);
-      challenge && state_ == State::kKnocked) {
+      challenge && state_ == kKnocked) {
     return challenged(*challenge);
   }
-  if (std::holds_alternative<Open>(message) && state_ == State::kKnocked && by_munge) {
+  if (std::holds_alternative<Open>(message) && state_ == kKnocked && by_munge) {
     if (munge_.demands_proof) {
       return bad("it admits every node, but this node requires proof of its identity",
                  ErrorKind::kUnsupported);
     }
-    state_ = State::kOver;
+    state_ = kOver;
     return Step(Open());
   }
-  if (const Proven* proven = std::get_if<Proven>(&message); proven && state_ == State::kAnswered) {
+  if (const Proven* proven = std::get_if<Proven>(&message); proven && state_ == kAnswered) {
     return prove(proven->proof);
   }
   return bad(by_munge ? "it did not prove its identity by munge" : kNotProven);
@@ -171,7 +171,7 @@ Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessa
 Result<AgentHandshake::Step> AgentHandshake::challenged(const Challenge& challenge) {
   introduction_.service_nonce = challenge.nonce;
   if (knock_.method == ProofMethod::kKey) {
-    state_ = State::kAnswered;
+    state_ = kAnswered;
     return Step(Proof{proof_of(Side::kAgent, key_.view(), introduction_)});
   }
   if (!challenge.user) return bad("it does not say which user it runs as");
@@ -182,27 +182,27 @@ Result<AgentHandshake::Step> AgentHandshake::challenged(const Challenge& challen
                       "): run it as one of these, or give --rdzv-key-file to it and to all nodes"),
                ErrorKind::kUnsupported);
   }
-  state_ = State::kMaking;
+  state_ = kMaking;
   return Step(MungeTask(MakeCredential{statement_of(Side::kAgent, introduction_), service_user_}));
 }
 
 Result<AgentHandshake::Step> AgentHandshake::prove(const std::string& proof) {
   if (knock_.method == ProofMethod::kMunge) {
-    state_ = State::kReading;
+    state_ = kReading;
     return Step(MungeTask(ReadCredential{proof}));
   }
   if (!is_same_secret(proof, proof_of(Side::kService, key_.view(), introduction_))) {
     return bad("it does not hold the key of this job");
   }
-  state_ = State::kOver;
+  state_ = kOver;
   return Step(Proven{proof});
 }
 
 Result<AgentHandshake::Step> AgentHandshake::answered(const MungeOutcome& outcome) {
-  DDPRUN_ASSERT(state_ == State::kReading || state_ == State::kMaking, "munge was asked");
+  DDPRUN_ASSERT(state_ == kReading || state_ == kMaking, "munge was asked");
   if (!outcome) return outcome.error();
-  if (state_ == State::kMaking) {
-    state_ = State::kAnswered;
+  if (state_ == kMaking) {
+    state_ = kAnswered;
     return Step(Proof{outcome->text});
   }
   if (!is_same_secret(outcome->text, statement_of(Side::kService, introduction_))) {
@@ -212,7 +212,7 @@ Result<AgentHandshake::Step> AgentHandshake::answered(const MungeOutcome& outcom
     return bad(concat("it claims to run as user ", service_user_,
                       ", but according to munge as user ", outcome->maker));
   }
-  state_ = State::kOver;
+  state_ = kOver;
   return Step(Proven{outcome->text});
 }
 

@@ -107,18 +107,19 @@ class ServiceHandshake {
   // Returns the job of the peer's Knock; empty before the Knock.
   const std::string& job() const { return introduction_.job; }
   // Returns true while only handshake messages are accepted.
-  bool is_closed() const { return (!keys_.empty() || munge_user_) && state_ != State::kProven; }
+  bool is_closed() const { return (!keys_.empty() || munge_user_) && state_ != kProven; }
   // Returns true if an agent of that job may use this connection.
   bool may_join(const std::string& job) const {
-    return state_ != State::kProven || job == introduction_.job;
+    return state_ != kProven || job == introduction_.job;
   }
   // Returns the agent's user, if munge has proved it.
   std::optional<UserId> proven_user() const {
-    return state_ == State::kProven ? agent_user_ : std::nullopt;
+    return state_ == kProven ? agent_user_ : std::nullopt;
   }
 
  private:
   enum class State { kFresh, kChallenged, kReading, kMaking, kProven, kOpened };
+  using enum State;
   static Step refuse(std::string reason) {
     return {.what = Step::What::kRefuse, .answer = Refused{std::move(reason)}};
   }
@@ -137,7 +138,7 @@ class ServiceHandshake {
   Keyring keys_;
   std::string nonce_;
   std::optional<UserId> munge_user_;
-  State state_ = State::kFresh;
+  State state_ = kFresh;
   Secret key_;
   Introduction introduction_;
   std::optional<UserId> agent_user_;
@@ -181,14 +182,15 @@ class AgentHandshake {
   // Returns what to do after munge has done the task. REQUIRES: the last step was a MungeTask.
   Result<Step> answered(const MungeOutcome& outcome);
 
-  bool is_over() const { return state_ == State::kOver; }
+  bool is_over() const { return state_ == kOver; }
   // Returns true if the Hello must follow now. Call it after each Proof, Proven and Open.
   bool is_time_for_hello() const {
-    return state_ == (knock_.method == ProofMethod::kKey ? State::kAnswered : State::kOver);
+    return state_ == (knock_.method == ProofMethod::kKey ? kAnswered : kOver);
   }
 
  private:
   enum class State { kKnocked, kMaking, kAnswered, kReading, kOver };
+  using enum State;
   Result<Step> challenged(const Challenge& challenge);
   Result<Step> prove(const std::string& proof);
 
@@ -197,7 +199,7 @@ class AgentHandshake {
   Knock knock_;
   Introduction introduction_;
   UserId service_user_;  // as which the service claims to run
-  State state_ = State::kKnocked;
+  State state_ = kKnocked;
 };
 
 }  // namespace ddprun
