@@ -113,18 +113,19 @@ NodeView ControlServer::view_with_ranks() const {
 // Answers a request without the service. Status and stop cover this node only; the rest is
 // refused.
 void ControlServer::without_service(const Question& question, const Error& why) {
+  using enum What;
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
-    case What::kStatus: return session->answer(status_line(view_with_ranks(), moment(), why));
-    case What::kStop:
+    case kStatus: return session->answer(status_line(view_with_ranks(), moment(), why));
+    case kStop:
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
       return node_.stop_here(question.request.at_once);
-    case What::kRestart:
-    case What::kSignal:
-    case What::kLogs:
-    case What::kFlight:
-    case What::kStacks:
+    case kRestart:
+    case kSignal:
+    case kLogs:
+    case kFlight:
+    case kStacks:
       return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }

@@ -12,13 +12,13 @@ namespace ddprun {
 namespace {
 
 std::string rendezvous_of(const AgentConfig& config) {
+  using enum Rendezvous::Mode;
   const Rendezvous& plan = config.rendezvous;
   switch (plan.mode) {
-    case Rendezvous::Mode::kLocal: return "none: the job has one node";
-    case Rendezvous::Mode::kDynamic: return "at " + services_text(plan);
-    case Rendezvous::Mode::kEtcd: return "on the node that is elected at " + services_text(plan);
-    case Rendezvous::Mode::kStatic:
-      return "at " + to_text(plan.endpoint) + ", where node rank 0 serves everything";
+    case kLocal: return "none: the job has one node";
+    case kDynamic: return "at " + services_text(plan);
+    case kEtcd: return "on the node that is elected at " + services_text(plan);
+    case kStatic: return "at " + to_text(plan.endpoint) + ", where node rank 0 serves everything";
   }
   return "";
 }
@@ -57,15 +57,15 @@ Assignment first_assignment(const AgentConfig& config) {
 
 // Returns where the store will be, as far as it is known before the job starts.
 std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
+  using enum Rendezvous::Mode;
   const Rendezvous& plan = config.rendezvous;
   switch (plan.mode) {
-    case Rendezvous::Mode::kLocal:
-      return {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "<chosen at the start>"}};
-    case Rendezvous::Mode::kEtcd:
-    case Rendezvous::Mode::kDynamic:
+    case kLocal: return {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "<chosen at the start>"}};
+    case kEtcd:
+    case kDynamic:
       return {{"MASTER_ADDR", "<address of node rank 0>"},
               {"MASTER_PORT", "<chosen at the start>"}};
-    case Rendezvous::Mode::kStatic:
+    case kStatic:
       return {{"MASTER_ADDR", plan.endpoint.host},
               {"MASTER_PORT", std::to_string(plan.endpoint.port)}};
   }

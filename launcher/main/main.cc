@@ -230,6 +230,7 @@ int run_with_tasks(const LaunchOptions& options) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  using enum LaunchCommand;
   for (const std::string& name :
        inherited_variables(environment_variable, title_of_slurm_manager())) {
     unsetenv(name.c_str());
@@ -250,12 +251,12 @@ int run(const std::vector<std::string>& arguments) {
   if (!line) return fail(line.error(), ExitCode::kUsage);
   const LaunchCommand command = line->options.command;
   switch (command) {
-    case LaunchCommand::kHelp: return tell(help_text());
-    case LaunchCommand::kVersion: return tell(version_text());
-    case LaunchCommand::kPrintConfig: return tell(format_config(*line));
-    case LaunchCommand::kShowBinding: return tell_binding(line->options);
-    case LaunchCommand::kDryRun:
-    case LaunchCommand::kRun: break;
+    case kHelp: return tell(help_text());
+    case kVersion: return tell(version_text());
+    case kPrintConfig: return tell(format_config(*line));
+    case kShowBinding: return tell_binding(line->options);
+    case kDryRun:
+    case kRun: break;
   }
   const LaunchOptions& options = line->options;
   if (options.uses_ssh()) return start_over_ssh(*line);
@@ -263,11 +264,11 @@ int run(const std::vector<std::string>& arguments) {
     return fail(invalid_argument("needs --hosts or --hostfile").within("--copy"), ExitCode::kUsage);
   if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
   if (options.cluster && options.taken == Taken::kWait) {
-    return command == LaunchCommand::kRun
+    return command == kRun
                ? wait_for_task_0(options)
                : tell("ddprun: " + options.cluster->name + ": waits for local task 0\n");
   }
-  if (command == LaunchCommand::kRun) return run_with_tasks(options);
+  if (command == kRun) return run_with_tasks(options);
   const Result<AgentConfig> config = plan_job(options);
   return config ? tell(dry_run_text(*config)) : refuse(config.error(), options);
 }

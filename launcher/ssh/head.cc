@@ -257,6 +257,7 @@ class HeadProcess {
   }
 
   void wait_and_handle(int signals) {
+    using enum Stream;
     const std::array<pollfd, 2> streams = console_->watched();
     watched_ = {streams[0], streams[1], {signals, POLLIN, 0}};
     places_.clear();
@@ -270,10 +271,10 @@ class HeadProcess {
     }
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       Session& session = sessions_[i];
-      if (session.has_to_send()) watch(i, Stream::kIn, session.in, POLLOUT);
+      if (session.has_to_send()) watch(i, kIn, session.in, POLLOUT);
       if (is_full) continue;
-      watch(i, Stream::kOut, session.out, POLLIN);
-      watch(i, Stream::kErr, session.err, POLLIN);
+      watch(i, kOut, session.out, POLLIN);
+      watch(i, kErr, session.err, POLLIN);
     }
     const std::optional<TimePoint> deadline = is_full ? std::nullopt : head_.deadline();
     TimePoint until = std::min(deadline.value_or(next_ping_), next_ping_);
@@ -283,9 +284,9 @@ class HeadProcess {
     for (std::size_t k = 0; k < places_.size(); ++k) {
       if (watched_[k + 3].revents == 0) continue;
       const auto [i, stream] = places_[k];
-      if (stream == Stream::kIn) send(sessions_[i]);
-      if (stream == Stream::kOut) read_out(i);
-      if (stream == Stream::kErr) read_err(i);
+      if (stream == kIn) send(sessions_[i]);
+      if (stream == kOut) read_out(i);
+      if (stream == kErr) read_err(i);
     }
     bool has_ended_child = false;
     while (const std::optional<TakenSignal> signal = next_signal(signals)) {

@@ -158,15 +158,16 @@ void LiveView::describe_age() {
 }
 
 void LiveView::do_keys() {
+  using enum TopScreen::Action;
   const std::string typed = terminal_.read();
   if (typed.empty()) exit_code_ = exit_code_of_signal(SIGHUP);
   for (const Key& key : keys_of(typed)) {
     switch (screen_.press(key)) {
-      case TopScreen::Action::kNone: break;
-      case TopScreen::Action::kQuit: exit_code_ = 0; return;
-      case TopScreen::Action::kLogs: return run_command("logs");
-      case TopScreen::Action::kStacks: return run_command("stacks");
-      case TopScreen::Action::kFlight: return run_command("flight");
+      case kNone: break;
+      case kQuit: exit_code_ = 0; return;
+      case kLogs: return run_command("logs");
+      case kStacks: return run_command("stacks");
+      case kFlight: return run_command("flight");
     }
   }
 }

@@ -80,6 +80,7 @@ bool Worker::gets_stdin(const LaunchOptions& options) const {
 
 std::shared_ptr<WorkerOutput> Worker::watch(const WorkerServices& around, ConsoleStream console,
                                             WorkerStream& stream) {
+  using enum ConsoleStream;
   if (!stream.from_worker.valid()) return nullptr;
   const LaunchOptions& options = around.options;
   const WorkerConsole& looks = around.looks;
@@ -87,12 +88,12 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerServices& around, Consol
   wanted.stream = console;
   wanted.is_shown = options.shows(plan_.local_rank) && !stream.only_logged;
   wanted.is_terminal = options.pty;
-  wanted.keeps_tail = options.pty || console == ConsoleStream::kErr;
+  wanted.keeps_tail = options.pty || console == kErr;
   wanted.source.order = 2 * plan_.local_rank.value + static_cast<int>(console);
   if (looks.json) {
     wanted.wrap = [json = looks.json, rank = plan_.rank, local_rank = plan_.local_rank, console](
                       std::string_view line, bool cut) {
-      return json->worker_line({rank, local_rank, console == ConsoleStream::kErr, cut}, line);
+      return json->worker_line({rank, local_rank, console == kErr, cut}, line);
     };
   } else if (stream.log && !stream.only_logged) {
     wanted.source.prefix =
@@ -100,16 +101,16 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerServices& around, Consol
   } else if (looks.has_prefix) {
     wanted.source.prefix = rank_prefix(plan_.rank, looks.coloured);
   }
-  const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
+  const int shown_on = console == kOut ? STDOUT_FILENO : STDERR_FILENO;
   wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
   wanted.drops_cursor_moves =
       !wanted.source.prefix.empty() && isatty(shown_on) != 0 && !around.console.is_live();
   wanted.log = std::move(stream.log);
-  const bool is_out = console == ConsoleStream::kOut;
+  const bool is_out = console == kOut;
   wanted.recent =
       &around.control.output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
   // With --pty, this stream also carries what programs write to stderr.
-  if ((options.pty || console == ConsoleStream::kErr) && wanted.is_shown) {
+  if ((options.pty || console == kErr) && wanted.is_shown) {
     wanted.tracebacks.emplace(around.interrupts, plan_.rank);
   }
   auto output = std::make_shared<WorkerOutput>(around.io, around.console, &around.logs,

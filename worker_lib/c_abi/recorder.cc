@@ -28,16 +28,15 @@ std::shared_ptr<WorkerReporter> reporter_of_process(Rank rank) {
 }
 
 FlightType flight_type_of(ElementType type) {
+  using enum FlightType;
   // By number. The last ones have no number of their own in a record.
-  static constexpr FlightType kTypes[] = {
-      FlightType::kBool,      FlightType::kUint8,   FlightType::kInt8,      FlightType::kInt16,
-      FlightType::kInt32,     FlightType::kInt64,   FlightType::kFloat16,   FlightType::kBfloat16,
-      FlightType::kFloat32,   FlightType::kFloat64, FlightType::kComplex64, FlightType::kComplex128,
-      FlightType::kUint16,    FlightType::kUint32,  FlightType::kUint64,    FlightType::kFloat8E5m2,
-      FlightType::kFloat8E4m3};
+  static constexpr FlightType kTypes[] = {kBool,       kUint8,      kInt8,     kInt16,   kInt32,
+                                          kInt64,      kFloat16,    kBfloat16, kFloat32, kFloat64,
+                                          kComplex64,  kComplex128, kUint16,   kUint32,  kUint64,
+                                          kFloat8E5m2, kFloat8E4m3};
   static_assert(std::size(kTypes) == static_cast<std::size_t>(ElementType::kF8E5M2Fnuz));
   const auto at = static_cast<std::size_t>(type);
-  return at < std::size(kTypes) ? kTypes[at] : FlightType::kNone;
+  return at < std::size(kTypes) ? kTypes[at] : kNone;
 }
 
 void CallRecorder::start(std::shared_ptr<WorkerReporter> reporter, std::uint64_t id,

@@ -27,18 +27,19 @@ std::string padded(std::string_view text, std::size_t columns) {
 }
 
 std::string summary(const std::vector<Finding>& findings) {
+  using enum Level;
   const auto count = [&](Level level) {
     return std::ranges::count(findings, level, &Finding::level);
   };
   std::vector<std::string> parts;
-  for (const Level level : {Level::kProblem, Level::kWarning, Level::kNote}) {
+  for (const Level level : {kProblem, kWarning, kNote}) {
     const std::string noun(enum_name(kLevelNames, level));
     if (const auto number = count(level)) parts.push_back(counted(number, noun));
   }
-  if (const auto number = count(Level::kOk)) parts.push_back(std::to_string(number) + " ok");
+  if (const auto number = count(kOk)) parts.push_back(std::to_string(number) + " ok");
   switch (worst_of(findings)) {
-    case Level::kProblem: return "jobs will hang, be slow or fail here: " + joined(parts);
-    case Level::kWarning: return "no problem, but some jobs may be slow or fail: " + joined(parts);
+    case kProblem: return "jobs will hang, be slow or fail here: " + joined(parts);
+    case kWarning: return "no problem, but some jobs may be slow or fail: " + joined(parts);
     default: return "no problem: " + joined(parts);
   }
 }

@@ -204,13 +204,14 @@ std::optional<Finding> judge_endpoint(const DoctorFacts& facts) {
 }
 
 std::string try_text(const ConnectTry& one, std::uint16_t port) {
+  using enum ConnectTry::Outcome;
   const std::string where = to_text(HostPort{one.address, port});
   switch (one.outcome) {
-    case ConnectTry::Outcome::kConnected: return where + " answers in " + to_text(one.took);
-    case ConnectTry::Outcome::kRefused:
+    case kConnected: return where + " answers in " + to_text(one.took);
+    case kRefused:
       return where + ": connection refused, no program listens (" + to_text(one.took) + ")";
-    case ConnectTry::Outcome::kSilent: return where + ": no answer within " + to_text(one.took);
-    case ConnectTry::Outcome::kFailed: break;
+    case kSilent: return where + ": no answer within " + to_text(one.took);
+    case kFailed: break;
   }
   return where + ": " + one.why;
 }
@@ -220,6 +221,7 @@ bool has_try(const EndpointFacts& endpoint, ConnectTry::Outcome outcome) {
 }
 
 std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
+  using enum ConnectTry::Outcome;
   if (!facts.network.endpoint || facts.network.endpoint->tries.empty()) return std::nullopt;
   const EndpointFacts& endpoint = *facts.network.endpoint;
   std::vector<std::string> texts;
@@ -230,13 +232,13 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
   }
   finding.seen = joined(texts);
   const ConnectTry& first = endpoint.tries.front();
-  if (has_try(endpoint, ConnectTry::Outcome::kConnected)) {
-    if (first.outcome == ConnectTry::Outcome::kConnected) return finding;
+  if (has_try(endpoint, kConnected)) {
+    if (first.outcome == kConnected) return finding;
     finding.rate(kWarning, "the addresses are tried in this order: the earlier ones cost time",
                  "give the address that works instead of the name");
     return finding;
   }
-  if (has_try(endpoint, ConnectTry::Outcome::kRefused)) {
+  if (has_try(endpoint, kRefused)) {
     if (endpoint.is_here) {
       finding.seen += "; ddprun would start the service here";
       return finding;
@@ -247,7 +249,7 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
     return finding;
   }
   finding.rate(kProblem, "this node does not reach the others: it waits for them, then gives up",
-               has_try(endpoint, ConnectTry::Outcome::kSilent)
+               has_try(endpoint, kSilent)
                    ? "a firewall drops the packets, the host is down, or the address is wrong: "
                      "open the port in both hosts' firewalls; `ip route get " +
                          first.address + "` shows the route"

@@ -19,15 +19,16 @@ using SpansOfHost = std::map<CollectiveKey, Span>;
 
 // Returns whether a rank cannot leave the call before all ranks have come.
 bool waits_for_all(FlightCall call) {
+  using enum FlightCall;
   switch (call) {
-    case FlightCall::kAllReduce:
-    case FlightCall::kAllGather:
-    case FlightCall::kReduceScatter:
-    case FlightCall::kBarrier:
-    case FlightCall::kAllToAll:
-    case FlightCall::kAllReduceCoalesced:
-    case FlightCall::kReduceScatterCoalesced:
-    case FlightCall::kAllGatherCoalesced: return true;
+    case kAllReduce:
+    case kAllGather:
+    case kReduceScatter:
+    case kBarrier:
+    case kAllToAll:
+    case kAllReduceCoalesced:
+    case kReduceScatterCoalesced:
+    case kAllGatherCoalesced: return true;
     default: return false;
   }
 }

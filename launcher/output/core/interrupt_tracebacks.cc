@@ -109,29 +109,30 @@ std::string TracebackFilter::finish() {
 }
 
 void TracebackFilter::step(std::string_view piece, std::string& out) {
+  using enum State;
   const std::string line = bare(piece);
   const bool heading = line.ends_with(kHeading);
   switch (state_) {
-    case State::kHeadline:
+    case kHeadline:
       if (heading) break;
       release(out);
       [[fallthrough]];
-    case State::kOutside:
+    case kOutside:
       if (!heading && !is_headline(line)) {
         out += piece;
         return;
       }
       break;
-    case State::kInside:
-    case State::kEnded:
+    case kInside:
+    case kEnded:
       if (chains(line)) {
         // The exception before the chaining line does not count. The one that follows does.
         if (std::exchange(was_other_, false)) --others_;
-        state_ = State::kInside;
+        state_ = kInside;
         return hold(piece);
       }
       if (line.empty()) return hold(piece);
-      if (state_ == State::kEnded) {
+      if (state_ == kEnded) {
         decide(out);
         return step(piece, out);
       }
@@ -140,7 +141,7 @@ void TracebackFilter::step(std::string_view piece, std::string& out) {
         was_other_ = !is_interrupt(line);
         others_ += was_other_ ? 1 : 0;
         open_ = open_ > 0 ? open_ - 1 : 0;
-        if (open_ == 0) state_ = State::kEnded;
+        if (open_ == 0) state_ = kEnded;
       } else if (std::string place = place_of(line); !place.empty()) {
         place_ = std::move(place);
       }
@@ -150,9 +151,9 @@ void TracebackFilter::step(std::string_view piece, std::string& out) {
   }
   if (heading) {
     if (open_++ == 0 && held_.empty()) before_ = line.substr(0, line.size() - kHeading.size());
-    state_ = State::kInside;
+    state_ = kInside;
   } else {
-    state_ = State::kHeadline;
+    state_ = kHeadline;
   }
   hold(piece);
 }

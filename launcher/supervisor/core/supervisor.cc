@@ -99,7 +99,7 @@ void Supervisor::on(const Wait& wait) {
   miss(wait.generation);
   if (wait.reason == last_wait_) return;
   last_wait_ = wait.reason;
-  say(Say::Level::kInfo, "waiting: " + wait.reason);
+  say(kInfo, "waiting: " + wait.reason);
 }
 
 void Supervisor::on(const Assignment& assignment) {
@@ -135,8 +135,8 @@ void Supervisor::on(const NodeChecked& checked) {
   if (state_ != kChecking || checked.generation != generation_) return;
   if (checked.fault.empty()) return start_workers();
   unfit_ = checked.fault;
-  say(Say::Level::kError, concat("--node-check: ", options_.host, " is not fit: ", unfit_,
-                                 "; it gets no workers until ddprun is started there again"));
+  say(kError, concat("--node-check: ", options_.host, " is not fit: ", unfit_,
+                     "; it gets no workers until ddprun is started there again"));
   end_check();
   if (state_ == kExited) return;
   act(SendStatus{});
@@ -153,9 +153,8 @@ void Supervisor::start_workers() {
   state_ = kRunning;
   alive_ = options_.slots;
   if (generation_ > Generation(0)) {
-    say(Say::Level::kInfo,
-        concat("generation ", generation_, ": starting ", counted(options_.slots, "worker"), " (",
-               assignment_->reason, ")"));
+    say(kInfo, concat("generation ", generation_, ": starting ", counted(options_.slots, "worker"),
+                      " (", assignment_->reason, ")"));
   }
   act(StartWorkers{*assignment_});
   // These workers were started after the request to save, so they must be asked, too.
@@ -186,8 +185,8 @@ void Supervisor::on(const Stop& stop) {
         stop_then_ = stop;
         return look();
       }
-      say(Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") + counted(alive_, "worker") +
-                                 ": " + stop.reason);
+      say(kInfo, (stop.at_once ? "killing " : "stopping ") + counted(alive_, "worker") + ": " +
+                     stop.reason);
       if (stop.at_once) {
         kill();
       } else {
@@ -315,7 +314,7 @@ void Supervisor::take_down(const WorkersEnded& ended) {
     const bool is_late = end.finished && !stop_asked_;
     if (is_late) {
       const std::string_view rest = alive_ > 0 ? ": the other ranks go on" : "";
-      say(Say::Level::kWarning, describe(end).append(rest));
+      say(kWarning, describe(end).append(rest));
     }
     (ended_well || is_late ? left_ : ends_).push_back({std::move(end), now_});
   }
@@ -331,7 +330,7 @@ void Supervisor::declare_failure() {
   });
   std::string text = describe(first->end);
   if (alive_ > 0) text += "; stopping the other " + counted(alive_, "worker");
-  say(Say::Level::kError, std::move(text));
+  say(kError, std::move(text));
   begin_stop(SIGTERM);
   act(SendStatus{});
 }
@@ -384,7 +383,7 @@ void Supervisor::ask_to_save(const UserSignal& signal) {
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
   if (state_ == kFinished || (state_ == kStopping && all_well_)) return;
-  say(Say::Level::kInfo,
+  say(kInfo,
       signal_name(signal.signal) + ": no worker runs that could save; this node leaves the job");
   leave_reason_ = "it got " + signal_name(signal.signal) + ", the order to save and exit";
   if (!exit_code_) exit_code_ = to_int(ExitCode::kSaved);
@@ -392,7 +391,7 @@ void Supervisor::ask_to_save(const UserSignal& signal) {
 }
 
 void Supervisor::tell_to_save(const UserSignal& signal) {
-  say(Say::Level::kInfo,
+  say(kInfo,
       signal_name(signal.signal) + ": asking " + counted(alive_, "worker") + " to save and exit");
   if (signal.way != UserSignal::Way::kManager) act(SignalWorkers{signal.signal});
 }
@@ -418,7 +417,7 @@ void Supervisor::on(const UserSignal& signal) {
   const bool is_again = insists(signal);
   if (leaving_ != 0) {
     if (is_again && has_workers()) {
-      say(Say::Level::kWarning, "second SIGINT: killing all workers");
+      say(kWarning, "second SIGINT: killing all workers");
       kill();
     }
     return;
@@ -452,7 +451,7 @@ void Supervisor::save_on_term(const UserSignal& signal) {
   if (!save_on_term_) {  // Slurm repeats SIGTERM by itself
     save_on_term_ = {signal.way, now_ + options_.grace * 4 / 5, now_ + options_.grace};
     if (state_ == kRunning) {
-      say(Say::Level::kInfo, concat("SIGTERM: the workers have ", options_.grace, " to save"));
+      say(kInfo, concat("SIGTERM: the workers have ", options_.grace, " to save"));
     }
   }
   ask_to_save(UserSignal{options_.checkpoint_signal, UserSignal::Way::kDirect});
@@ -470,10 +469,9 @@ void Supervisor::leave(const UserSignal& signal) {
   if (!has_workers()) return finish_exit();
   const bool known = signal.way == UserSignal::Way::kManager;
   const Duration left = asked ? std::max(Duration::zero(), asked->kill - now_) : options_.grace;
-  say(Say::Level::kInfo,
-      concat(signal_name(signal.signal), known ? ": also sent to " : ": passing it on to ",
-             counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ", left,
-             " to end"));
+  say(kInfo, concat(signal_name(signal.signal), known ? ": also sent to " : ": passing it on to ",
+                    counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ", left,
+                    " to end"));
   begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
   if (asked) keep_earlier(stop_deadline_, asked->kill);
   act(SendStatus{});
@@ -482,7 +480,7 @@ void Supervisor::leave(const UserSignal& signal) {
 // Called when SIGTERM came a while ago and the job has not ended.
 void Supervisor::give_up_saving() {
   if (state_ == kRunning) {
-    say(Say::Level::kWarning, counted(alive_, "worker") + " did not save in time after SIGTERM");
+    say(kWarning, counted(alive_, "worker") + " did not save in time after SIGTERM");
     return leave(UserSignal{SIGTERM, UserSignal::Way::kDirect});
   }
   if (state_ != kStopping) return leave(UserSignal{SIGTERM});
@@ -492,19 +490,19 @@ void Supervisor::give_up_saving() {
 }
 
 void Supervisor::on(const ServiceLost& lost) {
-  say(Say::Level::kError, lost.reason);
+  say(kError, lost.reason);
   if (lost.for_good) return exit_killing(to_int(lost.code));
   if (has_workers()) kill();
   if (state_ == kChecking) end_check();
 }
 
 void Supervisor::on(const ServiceRefused& refused) {
-  say(Say::Level::kError, refused.reason);
+  say(kError, refused.reason);
   exit_killing(to_int(ExitCode::kRefused));
 }
 
 void Supervisor::on(const GuardianLost&) {
-  say(Say::Level::kError, "a guard of this agent was killed: ending all workers");
+  say(kError, "a guard of this agent was killed: ending all workers");
   leave_reason_ = "the guardian of its agent was killed";
   exit_killing(to_int(ExitCode::kInternal));
 }
@@ -533,12 +531,12 @@ void Supervisor::on(const Tick&) {
   if (!killed_) {
     const std::string who =
         alive_ > 0 ? counted(alive_, "worker") : "processes that workers started";
-    say(Say::Level::kWarning, concat(who, " did not end within ", options_.grace, ": SIGKILL"));
+    say(kWarning, concat(who, " did not end within ", options_.grace, ": SIGKILL"));
     return kill();
   }
   const std::string reason = concat("processes of generation ", generation_,
                                     " cannot be killed (in an uninterruptible system call?)");
-  say(Say::Level::kError, reason);
+  say(kError, reason);
   act(SendLeave{Leave{0, reason}});
   if (!verdict_) verdict_ = own_verdict(reason);
   state_ = kExited;

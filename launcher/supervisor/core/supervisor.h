@@ -234,6 +234,8 @@ class Supervisor {
   bool is_unfit() const { return !unfit_.empty(); }
 
  private:
+  using enum Say::Level;
+
   void act(SupervisorAction action) { out_.push_back(std::move(action)); }
   void say(Say::Level level, std::string text) { act(Say{level, std::move(text)}); }
 

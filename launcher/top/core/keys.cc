@@ -12,18 +12,19 @@ using Kind = Key::Kind;
 
 // Returns the key of a control sequence, by its parameter and its last byte.
 Kind kind_of(std::string_view parameter, char final) {
+  using enum Kind;
   switch (final) {
-    case 'A': return Kind::kUp;
-    case 'B': return Kind::kDown;
-    case 'H': return Kind::kHome;
-    case 'F': return Kind::kEnd;
+    case 'A': return kUp;
+    case 'B': return kDown;
+    case 'H': return kHome;
+    case 'F': return kEnd;
     case '~':
-      if (parameter == "1" || parameter == "7") return Kind::kHome;
-      if (parameter == "4" || parameter == "8") return Kind::kEnd;
-      if (parameter == "5") return Kind::kPageUp;
-      if (parameter == "6") return Kind::kPageDown;
-      return Kind::kOther;
-    default: return Kind::kOther;
+      if (parameter == "1" || parameter == "7") return kHome;
+      if (parameter == "4" || parameter == "8") return kEnd;
+      if (parameter == "5") return kPageUp;
+      if (parameter == "6") return kPageDown;
+      return kOther;
+    default: return kOther;
   }
 }
 

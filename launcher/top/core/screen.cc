@@ -74,43 +74,45 @@ void TopScreen::arrange() {
 }
 
 TopScreen::Action TopScreen::press(const Key& key) {
+  using enum Kind;
+  using enum Action;
   if (is_typing_) {
     type(key);
-    return Action::kNone;
+    return kNone;
   }
   const auto page = static_cast<std::ptrdiff_t>(page_);
   const auto all = static_cast<std::ptrdiff_t>(order_.size());
   switch (key.kind) {
-    case Kind::kUp: move(-1); return Action::kNone;
-    case Kind::kDown: move(1); return Action::kNone;
-    case Kind::kPageUp: move(-page); return Action::kNone;
-    case Kind::kPageDown: move(page); return Action::kNone;
-    case Kind::kHome: move(-all); return Action::kNone;
-    case Kind::kEnd: move(all); return Action::kNone;
-    case Kind::kEscape:
+    case kUp: move(-1); return kNone;
+    case kDown: move(1); return kNone;
+    case kPageUp: move(-page); return kNone;
+    case kPageDown: move(page); return kNone;
+    case kHome: move(-all); return kNone;
+    case kEnd: move(all); return kNone;
+    case kEscape:
       filter_.clear();
       arrange();
-      return Action::kNone;
-    case Kind::kText: break;
-    default: return Action::kNone;
+      return kNone;
+    case kText: break;
+    default: return kNone;
   }
-  const auto of_rank = [&](Action action) { return order_.empty() ? Action::kNone : action; };
+  const auto of_rank = [&](Action action) { return order_.empty() ? kNone : action; };
   switch (key.text) {
-    case 'q': return Action::kQuit;
-    case 'k': move(-1); return Action::kNone;
-    case 'j': move(1); return Action::kNone;
-    case 'g': move(-all); return Action::kNone;
-    case 'G': move(all); return Action::kNone;
-    case 's': next_sort(); return Action::kNone;
+    case 'q': return kQuit;
+    case 'k': move(-1); return kNone;
+    case 'j': move(1); return kNone;
+    case 'g': move(-all); return kNone;
+    case 'G': move(all); return kNone;
+    case 's': next_sort(); return kNone;
     case 'r':
       is_reversed_ = !is_reversed_;
       arrange();
-      return Action::kNone;
-    case '/': is_typing_ = true; return Action::kNone;
-    case 'l': return of_rank(Action::kLogs);
-    case 't': return of_rank(Action::kStacks);
-    case 'f': return of_rank(Action::kFlight);
-    default: return Action::kNone;
+      return kNone;
+    case '/': is_typing_ = true; return kNone;
+    case 'l': return of_rank(kLogs);
+    case 't': return of_rank(kStacks);
+    case 'f': return of_rank(kFlight);
+    default: return kNone;
   }
 }
 
@@ -193,23 +195,24 @@ std::string TopScreen::keys_text() const {
 }
 
 std::vector<TopLine> TopScreen::lines(ScreenSize size) {
+  using enum Style;
   const auto width = static_cast<std::size_t>(std::max(size.columns, 1));
   const auto height = static_cast<std::size_t>(std::max(size.rows, 1));
   std::vector<TopLine> lines;
-  for (std::string& line : head()) lines.push_back({std::move(line), Style::kPlain});
-  lines.front().style = Style::kBold;
+  for (std::string& line : head()) lines.push_back({std::move(line), kPlain});
+  lines.front().style = kBold;
   lines.push_back({order_text()});
   const std::vector<Column> columns = place_columns(cells_, width);
-  lines.push_back({header_of(columns), Style::kReverse});
+  lines.push_back({header_of(columns), kReverse});
   // One row is for the keys.
   page_ = height > lines.size() + 1 ? height - lines.size() - 1 : 1;
   if (cursor_ < first_) first_ = cursor_;
   if (cursor_ >= first_ + page_) first_ = cursor_ + 1 - page_;
   first_ = std::min(first_, order_.size() - std::min(order_.size(), page_));
   for (std::size_t i = first_; i < std::min(order_.size(), first_ + page_); ++i) {
-    const Style style = i == cursor_                            ? Style::kReverse
-                        : is_in_trouble(view_.ranks[order_[i]]) ? Style::kBold
-                                                                : Style::kPlain;
+    const Style style = i == cursor_                            ? kReverse
+                        : is_in_trouble(view_.ranks[order_[i]]) ? kBold
+                                                                : kPlain;
     lines.push_back({line_of(cells_[order_[i]], columns), style});
   }
   lines.resize(height - 1);
@@ -217,7 +220,7 @@ std::vector<TopLine> TopScreen::lines(ScreenSize size) {
   for (TopLine& line : lines) {
     line.text = cut_to(line.text, width);
     // A reversed row reaches over the whole width.
-    if (line.style == Style::kReverse) line.text.append(width - width_of(line.text), ' ');
+    if (line.style == kReverse) line.text.append(width - width_of(line.text), ' ');
   }
   return lines;
 }

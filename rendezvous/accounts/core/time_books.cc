@@ -115,6 +115,7 @@ void TimeBooks::book(TimePoint until) {
 }
 
 void TimeBooks::book_generation(TimePoint until) {
+  using enum TimeCause;
   const TimePoint begin = state_.since;
   const TimePoint hung = std::clamp(state_.open.hung.value_or(until), begin, until);
   const TimePoint stepped = std::clamp(state_.open.first_step_at.value_or(hung), begin, hung);
@@ -130,12 +131,12 @@ void TimeBooks::book_generation(TimePoint until) {
     booked[cause] += part;
     return time - part;
   };
-  move(training, state_.open.checkpoint, TimeCause::kCheckpoint);
-  move(loading, move(training, state_.open.stopped, TimeCause::kStopped), TimeCause::kStopped);
-  booked[TimeCause::kStarting] += started - begin;
-  booked[TimeCause::kLoading] += loading;
-  booked[TimeCause::kTraining] += training;
-  booked[TimeCause::kHang] += until - hung;
+  move(training, state_.open.checkpoint, kCheckpoint);
+  move(loading, move(training, state_.open.stopped, kStopped), kStopped);
+  booked[kStarting] += started - begin;
+  booked[kLoading] += loading;
+  booked[kTraining] += training;
+  booked[kHang] += until - hung;
   if (booked.generations <= 1) {
     booked.first_starting += started - begin;
     booked.first_loading += loading;

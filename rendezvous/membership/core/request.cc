@@ -12,6 +12,7 @@
 namespace ddprun {
 
 MembershipOutput Membership::request(const UserRequest& request, TimePoint now) {
+  using enum UserRequest::What;
   now_ = now;
   Answer& answer = out_.answer.emplace();
   answer.number = request.number;
@@ -20,13 +21,13 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
     return std::exchange(out_, {});
   }
   switch (request.what) {
-    case UserRequest::What::kStatus: break;  // RendezvousServer makes the page
-    case UserRequest::What::kStop: stop_for(request); break;
-    case UserRequest::What::kRestart: restart_for(request); break;
-    case UserRequest::What::kSignal: pass_on_for(request); break;
-    case UserRequest::What::kLogs:
-    case UserRequest::What::kFlight:
-    case UserRequest::What::kStacks: look_for_output(request, answer); break;
+    case kStatus: break;  // RendezvousServer makes the page
+    case kStop: stop_for(request); break;
+    case kRestart: restart_for(request); break;
+    case kSignal: pass_on_for(request); break;
+    case kLogs:
+    case kFlight:
+    case kStacks: look_for_output(request, answer); break;
   }
   return std::exchange(out_, {});
 }

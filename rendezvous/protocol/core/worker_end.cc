@@ -77,47 +77,50 @@ const char* kind_word(const WorkerEnd& end) {
 }
 
 std::string describe(const WorkerEnd& end) {
+  using enum EndKind;
   switch (end.kind) {
-    case EndKind::kExited:
+    case kExited:
       return concat(subject(end), " exited with code ", end.code, blame_text(end),
                     end.code == 0 ? " while other ranks still needed it" : "");
-    case EndKind::kSignaled:
+    case kSignaled:
       return subject(end) + " was killed by " + signal_name(end.code) +
              (end.core_dumped ? " (core dumped)" : "") + want_of_memory(end.out_of_memory) +
              (end.on_request ? ", which ddprun sent on request" : "") + blame_text(end) +
              (end.finished ? " after its Context had been destroyed in good order" : "");
-    case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
-    case EndKind::kNodeLost:
+    case kNotStarted: return subject(end) + " could not be started: " + end.message;
+    case kNodeLost:
       if (end.host.empty()) return end.message;
       return concat("node ", end.node_rank, " (", end.host, ") ",
                     end.loss == NodeLoss::kUnfit ? "is not fit: " : "was lost: ", end.message);
-    case EndKind::kHung: return subject(end) + " hangs: " + end.message;
+    case kHung: return subject(end) + " hangs: " + end.message;
   }
   return subject(end);
 }
 
 int exit_code_of(const WorkerEnd& end) {
+  using enum EndKind;
   switch (end.kind) {
-    case EndKind::kExited: return end.code;
-    case EndKind::kSignaled: return exit_code_of_signal(end.code);
-    case EndKind::kNotStarted: return to_int(ExitCode::kCannotStart);
-    case EndKind::kNodeLost: return to_int(ExitCode::kNodeLost);
-    case EndKind::kHung: return to_int(ExitCode::kHung);
+    case kExited: return end.code;
+    case kSignaled: return exit_code_of_signal(end.code);
+    case kNotStarted: return to_int(ExitCode::kCannotStart);
+    case kNodeLost: return to_int(ExitCode::kNodeLost);
+    case kHung: return to_int(ExitCode::kHung);
   }
   return to_int(ExitCode::kInternal);
 }
 
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
+  using enum EndKind;
   if (left.after_stop != right.after_stop) return right.after_stop;
   if ((left.blames < 0) != (right.blames < 0)) return left.blames < 0;
   if (left.age != right.age) return left.age > right.age;
   const auto weight = [](const WorkerEnd& end) {
     switch (end.kind) {
-      case EndKind::kNotStarted: return 0;
-      case EndKind::kNodeLost: return 1;
-      case EndKind::kHung: return 2;
-      case EndKind::kSignaled: return 3;
-      case EndKind::kExited: return 4;
+      case kNotStarted: return 0;
+      case kNodeLost: return 1;
+      case kHung: return 2;
+      case kSignaled: return 3;
+      case kExited: return 4;
     }
     return 5;
   };

@@ -58,41 +58,42 @@ void Replies::clear() {
 
 std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& request,
                                        Progress& progress, Replies& replies) {
+  using enum Command;
   cost_left_ = kSliceCost;
   progress.done_ = true;  // requests that are cut into slices clear it
   const Turn turn{from, request, progress, replies};
   switch (request.command) {
-    case Command::kValidate: break;
-    case Command::kPing: put_u32(turn.out(), static_cast<std::uint32_t>(request.number)); break;
-    case Command::kSet: return set_one(turn);
-    case Command::kCompareSet: return compare_set(turn);
-    case Command::kGet: return get(turn);
-    case Command::kAdd: return add(turn);
-    case Command::kCheck: check(turn); break;
-    case Command::kWait: return wait(turn);
-    case Command::kCancelWait:
+    case kValidate: break;
+    case kPing: put_u32(turn.out(), static_cast<std::uint32_t>(request.number)); break;
+    case kSet: return set_one(turn);
+    case kCompareSet: return compare_set(turn);
+    case kGet: return get(turn);
+    case kAdd: return add(turn);
+    case kCheck: check(turn); break;
+    case kWait: return wait(turn);
+    case kCancelWait:
       unpark(from);
       put_u8(turn.out(), kAnswerCancelled);
       break;
-    case Command::kGetNumKeys: put_u64(turn.out(), values_.size()); break;
-    case Command::kDeleteKey: delete_key(turn); break;
-    case Command::kAppend: return append(turn);
-    case Command::kMultiGet: return multi_get(turn);
-    case Command::kMultiSet: return multi_set(turn);
-    case Command::kQueuePush: return queue_push(turn);
-    case Command::kQueuePop: return queue_pop(turn);
-    case Command::kQueueLen: {
+    case kGetNumKeys: put_u64(turn.out(), values_.size()); break;
+    case kDeleteKey: delete_key(turn); break;
+    case kAppend: return append(turn);
+    case kMultiGet: return multi_get(turn);
+    case kMultiSet: return multi_set(turn);
+    case kQueuePush: return queue_push(turn);
+    case kQueuePop: return queue_pop(turn);
+    case kQueueLen: {
       const auto queue = queues_.find(request.key());
       put_u64(turn.out(), queue == queues_.end() ? 0 : queue->second.size());
       break;
     }
-    case Command::kListKeys: return list_keys(turn);
-    case Command::kBarrier: return barrier(turn);
+    case kListKeys: return list_keys(turn);
+    case kBarrier: return barrier(turn);
     // WATCH_KEY exists only in L1, and only C++ code could call it. The key is not watched:
     // changes are never reported.
-    case Command::kWatchKey: put_u8(turn.out(), kAnswerWatching); break;
-    case Command::kFetch: return fetch(turn);
-    case Command::kTryFetch: return try_fetch(turn);
+    case kWatchKey: put_u8(turn.out(), kAnswerWatching); break;
+    case kFetch: return fetch(turn);
+    case kTryFetch: return try_fetch(turn);
   }
   return std::nullopt;
 }

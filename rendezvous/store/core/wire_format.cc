@@ -193,18 +193,19 @@ bool RequestParser::scan_opcode() {
 }
 
 bool RequestParser::scan_field(Field field) {
+  using enum Field;
   std::uint32_t word = 0;
   switch (field) {
-    case Field::kNone: return true;
-    case Field::kKey:
-    case Field::kValue: return scan_string(field);
-    case Field::kInt64: return scan_integer(request_.number);
-    case Field::kUint32:
+    case kNone: return true;
+    case kKey:
+    case kValue: return scan_string(field);
+    case kInt64: return scan_integer(request_.number);
+    case kUint32:
       if (!scan_integer(word)) return false;
       request_.number = word;
       return true;
-    case Field::kKeys:
-    case Field::kPairs: return scan_list(field);
+    case kKeys:
+    case kPairs: return scan_list(field);
   }
   return false;
 }
@@ -277,6 +278,7 @@ void put_handshake(std::string& out) {
 
 void put_request(std::string& out, Command command, std::span<const std::string_view> strings,
                  std::int64_t number, Dialect dialect) {
+  using enum Field;
   const CommandRule& rule = rule_of(command);
   const std::optional<std::uint8_t> opcode = opcode_of(dialect, command);
   DDPRUN_ASSERT(opcode, "the dialect has the command");
@@ -284,18 +286,18 @@ void put_request(std::string& out, Command command, std::span<const std::string_
   std::size_t used = 0;
   for (const Field field : rule.fields) {
     switch (field) {
-      case Field::kNone: break;
-      case Field::kKey:
-      case Field::kValue:
+      case kNone: break;
+      case kKey:
+      case kValue:
         DDPRUN_ASSERT(used < strings.size(), "a request has every string its rule asks for");
         put_string(out, strings[used++]);
         break;
-      case Field::kInt64: put_i64(out, number); break;
-      case Field::kUint32: put_u32(out, static_cast<std::uint32_t>(number)); break;
-      case Field::kKeys:
-      case Field::kPairs:
-        DDPRUN_ASSERT(field == Field::kKeys || strings.size() % 2 == 0, "each key has its value");
-        put_u64(out, field == Field::kPairs ? strings.size() / 2 : strings.size());
+      case kInt64: put_i64(out, number); break;
+      case kUint32: put_u32(out, static_cast<std::uint32_t>(number)); break;
+      case kKeys:
+      case kPairs:
+        DDPRUN_ASSERT(field == kKeys || strings.size() % 2 == 0, "each key has its value");
+        put_u64(out, field == kPairs ? strings.size() / 2 : strings.size());
         for (; used < strings.size(); ++used) put_string(out, strings[used]);
         break;
     }
