@@ -3,6 +3,7 @@ of a checkpoint."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -54,6 +55,9 @@ def listen_for_save_requests() -> None:
     # Python would call the handler at its end only.
     signal.signal(number, _on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    # While Python ends it gives up its handlers. A signal that comes then would kill the process
+    # after it has saved.
+    atexit.register(signal.signal, number, signal.SIG_IGN)
     _listening = True
 
 

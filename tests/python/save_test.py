@@ -85,6 +85,20 @@ class SaveRequested(frame.Test):
         (self.folder / "go").write_text("")
         self.assertIn("True\n", job.end(75))
 
+    def test_a_signal_that_comes_while_python_ends_is_ignored(self):
+        """Other nodes may be asked later than the first, when all ranks have saved already."""
+        script = self.script("""
+            import ddprun, os
+            class Last:
+                def __del__(self, kill=os.kill, write=os.write, pid=os.getpid()):
+                    kill(pid, 10)
+                    write(1, b"still here\\n")
+            last = Last()
+            while not ddprun.save_requested():
+                os.kill(os.getpid(), 10)
+        """)
+        self.assertEqual(self.job(["--checkpoint-signal=USR1", script]).end(), "still here\n")
+
     def test_a_request_comes_while_the_main_thread_waits_for_another_one(self):
         """With SA_RESTART the wait would go on without the handler."""
         script = self.script("""

@@ -33,6 +33,7 @@ def main():
     print(f"rank {RANK} of {WORLD} begins at step {step}", flush=True)
     while not FINISH.exists():
         if LEAVE.exists():
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # also while Python ends
             print(f"rank {RANK} saves at step {step} and leaves", flush=True)
             break
         time.sleep(0.03)
