@@ -239,8 +239,6 @@ Result<void> check_node_rank(const LaunchOptions& options) {
       .within("--node-rank");
 }
 
-bool is_etcd(const std::string& backend) { return backend == "etcd" || backend == "etcd-v2"; }
-
 // The keys of --rdzv-conf that concern etcd, as torchrun's etcd backends have them.
 constexpr std::array<std::string_view, 5> kEtcdConf{"protocol", "cacert", "cert", "key",
                                                     "etcd_prefix"};
@@ -257,9 +255,10 @@ std::string as_key(const std::string& job) {
 Result<EtcdPlace> plan_etcd(const LaunchOptions& options) {
   constexpr std::uint16_t kEtcdPort = 2379;
   if (options.rdzv_endpoint.empty()) {
-    return refused("--rdzv-endpoint",
-                   "--rdzv-backend=" + options.rdzv_backend +
-                       " needs the address of etcd: give HOST[:PORT], or several of its members");
+    return refused(
+        "--rdzv-endpoint",
+        concat("--rdzv-backend=", enum_name(kRdzvBackendWords, *options.rdzv_backend),
+               " needs the address of etcd: give HOST[:PORT], or several of its members"));
   }
   Result<std::vector<HostPort>> members = parse_services(options.rdzv_endpoint, kEtcdPort);
   if (!members) return members.error();
@@ -347,16 +346,6 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 
 // Checks what holds for each way in which nodes find each other.
 Result<void> check_options(const LaunchOptions& options) {
-  const std::string& backend = options.rdzv_backend;
-  const bool is_known =
-      backend.empty() || backend == "c10d" || backend == "static" || is_etcd(backend);
-  if (!is_known && !options.standalone) {
-    return invalid_value(
-               backend,
-               "expected c10d, static, etcd or etcd-v2; without one, see --rdzv-endpoint and "
-               "ddp-rendezvous")
-        .within("--rdzv-backend");
-  }
   const std::tuple<bool, std::string_view, std::string_view> contradictions[] = {
       {options.no_python && options.module, "--no-python",
        "cannot be used with -m: python runs a module"},
@@ -401,7 +390,7 @@ Result<Rendezvous> plan_standalone(const LaunchOptions& options, Rendezvous plan
   for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
                                     std::pair(options.master_addr.has_value(), "--master-addr"),
                                     std::pair(options.master_port.has_value(), "--master-port"),
-                                    std::pair(!options.rdzv_backend.empty(), "--rdzv-backend"),
+                                    std::pair(options.rdzv_backend.has_value(), "--rdzv-backend"),
                                     std::pair(options.rdzv_id != kDefaultJobId, "--rdzv-id"),
                                     std::pair(options.node_rank.has_value(), "--node-rank")}) {
     if (given)
@@ -453,7 +442,7 @@ Result<Rendezvous> plan_without_endpoint(const LaunchOptions& options, Rendezvou
     return refused("--rdzv-endpoint", "several nodes need a common address: give HOST:PORT");
   }
   // torchrun's c10d backend needs no node rank.
-  if (options.rdzv_backend.empty()) {
+  if (!options.rdzv_backend) {
     if (auto ok = check_node_rank(options); !ok) return ok.error();
   } else if (options.node_rank) {
     plan.remarks.push_back("--node-rank has no effect: the job has one node");
@@ -532,17 +521,19 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (auto ok = apply_conf(options, plan); !ok) return ok.error();
   if (options.standalone) return plan_standalone(options, std::move(plan));
 
-  const std::string& backend = options.rdzv_backend;
+  const std::optional<RdzvBackend> backend = options.rdzv_backend;
   if (is_etcd(backend)) return plan_election(options, std::move(plan));
-  if (has_list(options) && !backend.empty()) {
+  if (has_list(options) && backend) {
     return refused("--rdzv-endpoint",
-                   "several services cannot be used with --rdzv-backend=" + backend +
-                       ", where a node of the job serves: give one HOST[:PORT], or leave out "
-                       "--rdzv-backend if ddp-rendezvous runs on these hosts");
+                   concat("several services cannot be used with --rdzv-backend=",
+                          enum_name(kRdzvBackendWords, *backend),
+                          ", where a node of the job serves: give one HOST[:PORT], or leave out "
+                          "--rdzv-backend if ddp-rendezvous runs on these hosts"));
   }
   const bool has_endpoint = !options.rdzv_endpoint.empty();
-  const bool wants_static = backend == "static" || (backend.empty() && !has_endpoint &&
-                                                    (has_master(options) || options.nodes.max > 1));
+  const bool wants_static =
+      backend == RdzvBackend::kStatic ||
+      (!backend && !has_endpoint && (has_master(options) || options.nodes.max > 1));
   if (wants_static) return plan_static(options, std::move(plan));
   return has_endpoint ? plan_dynamic(options, std::move(plan))
                       : plan_without_endpoint(options, std::move(plan));
