@@ -68,7 +68,7 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
   for (const std::string_view word : split(text, ',')) {
     const auto process = parse_number<pid_t>(word);
     if (!process || *process <= 0) {
-      return invalid_value(word, "expected process ids, such as 4711 or 4711,4712");
+      return invalid_value(text, "expected process ids, such as 4711 or 4711,4712");
     }
     options.processes.push_back(*process);
   }
@@ -271,7 +271,7 @@ Result<ControlOptions> parse_control_options(Command command,
         .within("--rdzv-backend");
   }
   if (options.is_trace && options.trace_file.empty()) {
-    return invalid_argument("'ddprun trace' needs -o FILE, such as trace.json.gz");
+    return missing_value("-o", "FILE, such as trace.json.gz");
   }
   if (asks_service && options.job.empty() && options.what != What::kStatus) {
     return invalid_argument("give the id of a job: the service may have several")

@@ -126,9 +126,9 @@ Result<void> check_signals(const std::string& text) {
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) return invalid_value(name, "expected signals, such as SIGTERM,SIGINT");
     if (std::ranges::count(kPassedSignals, *signal) == 0) {
-      return invalid_argument(
-          signal_name(*signal) +
-          " does not end a job; with --checkpoint-signal workers save and exit");
+      return invalid_value(name,
+                           "expected signals that end a job; with --checkpoint-signal workers save "
+                           "and exit");
     }
   }
   return {};

@@ -57,7 +57,9 @@ TEST(ControlOptions, FlightRecordsAreOfAJobOrOfFiles) {
   ASSERT_TRUE(processes) << processes.error().message();
   EXPECT_EQ(processes->processes, (std::vector<pid_t>{7, 8, 9}));
   for (const char* none : {"0", "-1", "x", "7,", ",7", "7,,8", "99999999999"}) {
-    EXPECT_FALSE(parse("flight", {"--pid", none})) << none;
+    EXPECT_EQ(parse("flight", {"--pid", none}).error().message(),
+              "--pid: invalid value '" + std::string(none) +
+                  "' (expected process ids, such as 4711 or 4711,4712)");
   }
   for (const char* other : {"train", "flight.json"}) {
     EXPECT_FALSE(parse("flight", {"--pid=7", other})) << "one of both";
@@ -74,7 +76,8 @@ TEST(ControlOptions, ATraceIsOfAJobOrOfFilesAndHasAnOutput) {
   EXPECT_EQ(job->trace_file, "t.json.gz");
   EXPECT_EQ(job->job, "train");
   EXPECT_EQ(parse("trace", {"--output=t.json", "a.json"})->files.size(), 1u);
-  EXPECT_FALSE(parse("trace", {"train"})) << "into which file?";
+  EXPECT_EQ(parse("trace", {"train"}).error().message(),
+            "-o: the value is missing (expected FILE, such as trace.json.gz)");
   EXPECT_FALSE(parse("trace", {"-o", "t.txt"}));
   EXPECT_FALSE(parse("flight", {"-o", "t.json"})) << "of another command";
   EXPECT_FALSE(parse("flight", {})->is_trace);
