@@ -213,6 +213,7 @@ def differences(mode: Mode, theirs: dict[str, str], ours: dict[str, str]) -> lis
 
 def main() -> None:
     needs.module("torch")
+    needs.localhost()  # torchrun --standalone connects to it
     import torch.distributed.run  # noqa: F401: so that the forks have it
 
     ddprun = pathlib.Path(sys.argv[1]) / "ddprun"
