@@ -16,7 +16,6 @@
 #include "launcher/control/job_watch.h"
 #include "launcher/control/local_jobs.h"
 #include "launcher/control/logs.h"
-#include "launcher/control/options.h"
 #include "launcher/control/protocol.h"
 #include "launcher/control/stacks.h"
 #include "launcher/control/text.h"
@@ -352,7 +351,7 @@ int flight_of_processes(const ControlOptions& options) {
 
 }  // namespace
 
-int run_control(std::string_view command, const std::vector<std::string>& arguments) {
+int run_control(ControlCommand command, const std::vector<std::string>& arguments) {
   Result<ControlOptions> options = parse_control_options(command, arguments);
   if (!options) {
     ControlOptions refused;

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "launcher/control/options.h"
 
 namespace ddprun {
 
-// Runs the command, whose name is that of a request, on the main thread. Returns the exit code; see
+// Runs the command, neither top nor dashboard, on the main thread. Returns the exit code; see
 // RunCommand.
-int run_control(std::string_view command, const std::vector<std::string>& arguments);
+int run_control(ControlCommand command, const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

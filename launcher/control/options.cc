@@ -18,6 +18,7 @@
 namespace ddprun {
 namespace {
 
+using Command = ControlCommand;
 using What = UserRequest::What;
 using Setter = std::function<Result<void>(ControlOptions&, const std::string& text)>;
 
@@ -25,7 +26,7 @@ struct Option {
   std::string name;
   std::string placeholder;  // empty: takes no value
   std::string help;
-  std::vector<std::string_view> commands;  // empty: all commands
+  std::vector<Command> commands;  // empty: all commands
   Setter set;
   std::string short_name = {};
 };
@@ -36,11 +37,11 @@ constexpr std::array<std::string_view, 9> kServiceOptions{
     "rdzv-endpoint", "rdzv-backend", "rdzv-conf",   "rdzv-key-file", "munge-socket",
     "rdzv-tls-cert", "rdzv-tls-key", "rdzv-tls-ca", "require-auth"};
 
-template <class... Names>
-std::vector<std::string_view> only(Names... commands) {
+template <class... Commands>
+std::vector<Command> only(Commands... commands) {
   return {commands...};
 }
-const std::vector<std::string_view> kAll;
+const std::vector<Command> kAll;
 
 Setter flag(bool ControlOptions::*member) {
   return setter(member, [](const std::string&) -> Result<bool> { return true; });
@@ -67,10 +68,20 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
   for (const std::string_view word : split(text, ',')) {
     const auto process = parse_number<pid_t>(word);
     if (!process || *process <= 0) {
-      return invalid_value(word, "expected process ids, such as 4711 or 4711,4712");
+      return invalid_value(text, "expected process ids, such as 4711 or 4711,4712");
     }
     options.processes.push_back(*process);
   }
+  return {};
+}
+
+Result<void> set_elected(ControlOptions& options, const std::string& text) {
+  const std::optional<RdzvBackend> backend = parse_enum(kRdzvBackendWords, text);
+  if (!is_etcd(backend)) {
+    return invalid_value(text,
+                         "expected etcd or etcd-v2; other services need only --rdzv-endpoint");
+  }
+  options.service.rdzv_backend = backend;
   return {};
 }
 
@@ -82,40 +93,45 @@ Result<std::string> parse_trace_name(const std::string& text) {
 std::vector<Option> own_options() {
   return {
       {"json", "", "print JSON", kAll, flag(&ControlOptions::json)},
-      {"rank", "N", "only this rank", only("logs", "signal", "flight", "stacks"),
+      {"rank", "N", "only this rank",
+       only(Command::kLogs, Command::kSignal, Command::kFlight, Command::kStacks),
        setter(&ControlOptions::rank, parse_rank)},
-      {"last", "N", "the last N calls of each rank (default: 10; with --json all)", only("flight"),
-       number(&ControlOptions::last, static_cast<int>(kFlightRecords))},
-      {"follow", "", "continue with new output until the job ends", only("logs"),
+      {"last", "N", "the last N calls of each rank (default: 10; with --json all)",
+       only(Command::kFlight), number(&ControlOptions::last, static_cast<int>(kFlightRecords))},
+      {"follow", "", "continue with new output until the job ends", only(Command::kLogs),
        flag(&ControlOptions::follow), "f"},
       {"lines", "N",
        "the last N lines of each stream (default: " + std::to_string(kDefaultLogLines) + ")",
-       only("logs"), number(&ControlOptions::lines, kMaxLogLines), "n"},
-      {"now", "", "kill the workers at once, without --shutdown-grace", only("stop"),
+       only(Command::kLogs), number(&ControlOptions::lines, kMaxLogLines), "n"},
+      {"now", "", "kill the workers at once, without --shutdown-grace", only(Command::kStop),
        flag(&ControlOptions::at_once)},
-      {"compare", "", "show only where ranks differ, and what is in progress", only("flight"),
-       flag(&ControlOptions::only_compares)},
+      {"compare", "", "show only where ranks differ, and what is in progress",
+       only(Command::kFlight), flag(&ControlOptions::only_compares)},
       {"chrome-trace", "FILE", "write a trace for ui.perfetto.dev or chrome://tracing instead",
-       only("flight"), setter(&ControlOptions::trace_file, text_as_given)},
-      {"output", "FILE", "the file to write: .json, or .json.gz (compressed)", only("trace"),
-       setter(&ControlOptions::trace_file, parse_trace_name), "o"},
+       only(Command::kFlight), setter(&ControlOptions::trace_file, text_as_given)},
+      {"output", "FILE", "the file to write: .json, or .json.gz (compressed)",
+       only(Command::kTrace), setter(&ControlOptions::trace_file, parse_trace_name), "o"},
       {"pid", "PID,...", "read ranks that run without ddprun, in these processes of this host",
-       only("flight"), set_processes},
+       only(Command::kFlight), set_processes},
       {"timeout", "SECONDS",
-       "how long to wait for the end (default: --shutdown-grace and a minute)", only("stop"),
-       setter(&ControlOptions::timeout, parse_seconds)},
-      {"once", "", "print a table once, also on a terminal", only("top"),
+       "how long to wait for the end (default: --shutdown-grace and a minute)",
+       only(Command::kStop), setter(&ControlOptions::timeout, parse_seconds)},
+      {"once", "", "print a table once, also on a terminal", only(Command::kTop),
        flag(&ControlOptions::once)},
-      {"open", "", "open the page in the browser of this desktop (xdg-open)", only("dashboard"),
-       flag(&ControlOptions::opens)},
+      {"open", "", "open the page in the browser of this desktop (xdg-open)",
+       only(Command::kDashboard), flag(&ControlOptions::opens)},
       {"help", "", "this text", kAll, flag(&ControlOptions::wants_help), "h"},
   };
 }
 
-// Returns whether the command shows the job to people, not as JSON.
-bool is_shown(std::string_view command) { return command == "top" || command == "dashboard"; }
+std::string_view name_of(Command command) { return enum_name(kControlCommandWords, command); }
 
-std::vector<Option> options_of(std::string_view command) {
+// Returns whether the command shows the job to people, not as JSON.
+bool is_shown(Command command) {
+  return command == Command::kTop || command == Command::kDashboard;
+}
+
+std::vector<Option> options_of(Command command) {
   std::vector<Option> all = own_options();
   std::erase_if(all, [command](const Option& one) {
     return (is_shown(command) && one.name == "json") ||
@@ -133,15 +149,16 @@ std::vector<Option> options_of(std::string_view command) {
                    [spec](ControlOptions& options, const std::string& text) {
                      return spec->set(options.service, text);
                    }});
+    if (name == "rdzv-backend") all.back().set = set_elected;
   }
   return all;
 }
 
-Error unknown_option(std::string_view command, const std::vector<Option>& options,
+Error unknown_option(Command command, const std::vector<Option>& options,
                      const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options) names.push_back(one.name);
-  const std::string help = concat("; ddprun ", command, " --help lists them");
+  const std::string help = concat("; ddprun ", name_of(command), " --help lists them");
   return invalid_argument("unknown option " + given +
                           guess_at_option(with_dashes(given), names, help));
 }
@@ -152,8 +169,8 @@ bool names_file(const std::string& word) {
 }
 
 // only_words: `--` was given, so no word is a file.
-Result<void> take_words(std::string_view command, ControlOptions& options,
-                        std::vector<std::string> words, bool only_words) {
+Result<void> take_words(Command command, ControlOptions& options, std::vector<std::string> words,
+                        bool only_words) {
   if (options.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
@@ -176,8 +193,8 @@ Result<void> take_words(std::string_view command, ControlOptions& options,
     return {};
   }
   if (words.size() > 1) {
-    return invalid_argument(
-        concat("'ddprun ", command, "' takes one job, not '", words[0], "' and '", words[1], "'"));
+    return invalid_argument(concat("'ddprun ", name_of(command), "' takes one job, not '", words[0],
+                                   "' and '", words[1], "'"));
   }
   if (!words.empty()) options.job = words.front();
   return {};
@@ -185,13 +202,14 @@ Result<void> take_words(std::string_view command, ControlOptions& options,
 
 }  // namespace
 
-Result<ControlOptions> parse_control_options(std::string_view command,
+Result<ControlOptions> parse_control_options(Command command,
                                              const std::vector<std::string>& arguments) {
   const std::vector<Option> known = options_of(command);
   ControlOptions options;
-  options.is_trace = command == "trace";
-  options.what = options.is_trace ? What::kFlight
-                                  : parse_enum(kUserRequestWords, command).value_or(What::kStatus);
+  options.is_trace = command == Command::kTrace;
+  options.what = options.is_trace
+                     ? What::kFlight
+                     : parse_enum(kUserRequestWords, name_of(command)).value_or(What::kStatus);
   std::vector<std::string> words;
   bool only_words = false;
   std::string of_service;  // the last option given that says how to ask a service
@@ -237,12 +255,6 @@ Result<ControlOptions> parse_control_options(std::string_view command,
   if (!asks_service && !of_service.empty()) {
     return invalid_argument("needs --rdzv-endpoint=HOST:PORT").within(of_service);
   }
-  const bool is_elected = options.service.rdzv_backend.starts_with("etcd");
-  if (!options.service.rdzv_backend.empty() && !is_elected) {
-    return invalid_value(options.service.rdzv_backend,
-                         "expected etcd or etcd-v2; other services need only --rdzv-endpoint")
-        .within("--rdzv-backend");
-  }
   const Result<void> taken = take_words(command, options, std::move(words), only_words);
   if (!taken) return taken.error();
   if (asks_service && !options.files.empty()) {
@@ -254,12 +266,12 @@ Result<ControlOptions> parse_control_options(std::string_view command,
     return invalid_argument("cannot be used with a job or files: it reads processes of this host")
         .within("--pid");
   }
-  if (is_elected && options.job.empty()) {
+  if (options.service.rdzv_backend && options.job.empty()) {
     return invalid_argument("give the id of a job: each job elects its service")
         .within("--rdzv-backend");
   }
   if (options.is_trace && options.trace_file.empty()) {
-    return invalid_argument("'ddprun trace' needs -o FILE, such as trace.json.gz");
+    return missing_value("-o", "FILE, such as trace.json.gz");
   }
   if (asks_service && options.job.empty() && options.what != What::kStatus) {
     return invalid_argument("give the id of a job: the service may have several")
@@ -268,21 +280,21 @@ Result<ControlOptions> parse_control_options(std::string_view command,
   return options;
 }
 
-std::string control_usage(std::string_view command) {
-  std::string text = command == "signal" ? "SIGNAL " : "";
+std::string control_usage(Command command) {
+  std::string text = command == Command::kSignal ? "SIGNAL " : "";
   for (const Option& one : options_of(command)) {
     if (one.commands.empty()) continue;
     text += "[" + (one.short_name.empty() ? "--" + one.name : "-" + one.short_name) +
             (one.placeholder.empty() ? "" : " " + one.placeholder) + "] ";
   }
-  const bool takes_files = command == "flight" || command == "trace";
+  const bool takes_files = command == Command::kFlight || command == Command::kTrace;
   return text + (takes_files ? "[JOB | FILE...]" : "[JOB]");
 }
 
-std::string control_help(std::string_view command) {
+std::string control_help(Command command) {
   constexpr std::size_t kColumn = 28;
   std::string text =
-      concat("ddprun ", command, " ", control_usage(command),
+      concat("ddprun ", name_of(command), " ", control_usage(command),
              "\n\nJOB: the job's id, or the process id of its ddprun (default: the only job of "
              "this\nuser on this host). See docs/how-to/",
              is_shown(command) ? "see-your-job" : "control", ".md.\n\n");

@@ -1,20 +1,44 @@
 // Parses the command lines of the commands for a running job: `ddprun status`, `top`, `logs` and so
-// on. A command's name is that of its request; `top` and `dashboard` make requests for the
-// status, and `trace` for the flight records. Pure functions of their arguments; any thread.
+// on. `top` and `dashboard` make requests for the status, `trace` for the flight records, and each
+// other command that of its name. Pure functions of their arguments; any thread.
 #pragma once
 
 #include <sys/types.h>
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/result.h"
 #include "launcher/options/core/launch_options.h"
 #include "rendezvous/protocol/core/user_request.h"
 
 namespace ddprun {
+
+enum class ControlCommand {
+  kStatus,
+  kStop,
+  kRestart,
+  kSignal,
+  kLogs,
+  kFlight,
+  kStacks,
+  kTop,
+  kDashboard,
+  kTrace,
+};
+inline constexpr EnumNames<ControlCommand, 10> kControlCommandWords{
+    {{ControlCommand::kStatus, "status"},
+     {ControlCommand::kStop, "stop"},
+     {ControlCommand::kRestart, "restart"},
+     {ControlCommand::kSignal, "signal"},
+     {ControlCommand::kLogs, "logs"},
+     {ControlCommand::kFlight, "flight"},
+     {ControlCommand::kStacks, "stacks"},
+     {ControlCommand::kTop, "top"},
+     {ControlCommand::kDashboard, "dashboard"},
+     {ControlCommand::kTrace, "trace"}}};
 
 // The job of the request is a job's id or the process id of a ddprun; empty: the only job.
 struct ControlOptions : UserRequest {
@@ -37,12 +61,12 @@ struct ControlOptions : UserRequest {
 };
 
 // Parses the arguments of the command. The error is kInvalidArgument and names the option.
-Result<ControlOptions> parse_control_options(std::string_view command,
+Result<ControlOptions> parse_control_options(ControlCommand command,
                                              const std::vector<std::string>& arguments);
 
 // Returns the text after "ddprun <command> " in the list of commands.
-std::string control_usage(std::string_view command);
+std::string control_usage(ControlCommand command);
 // Returns the text of `ddprun <command> --help`.
-std::string control_help(std::string_view command);
+std::string control_help(ControlCommand command);
 
 }  // namespace ddprun

@@ -106,10 +106,10 @@ class BrowserFile {
 }  // namespace
 
 int run_dashboard(const std::vector<std::string>& arguments) {
-  Result<ControlOptions> options = parse_control_options("dashboard", arguments);
+  Result<ControlOptions> options = parse_control_options(ControlCommand::kDashboard, arguments);
   if (!options) return fail("ddprun", options.error(), ExitCode::kUsage);
   if (options->wants_help) {
-    std::fputs(control_help("dashboard").c_str(), stdout);
+    std::fputs(control_help(ControlCommand::kDashboard).c_str(), stdout);
     return 0;
   }
   options->by = who_asks();

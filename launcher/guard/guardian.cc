@@ -206,6 +206,44 @@ void remove_abandoned(const GuardianOptions& options) {
   _exit(exit_code_of_status(*status));
 }
 
+// Starts the agent, and then keeps it. Runs in the process of the keeper. Never returns.
+[[noreturn]] void run_keeper(const GuardianOptions& options, Ties& ties, pid_t guardian,
+                             const std::function<int(Guards)>& agent) {
+  auto& [signals, guardian_alive, keeper_alive, agent_pid, input] = ties;
+  guardian_alive.write.reset();
+  agent_pid.read.reset();
+  input.write.reset();
+  become_subreaper();
+  const pid_t agent_process = fork();
+  const int fork_errno = errno;
+  if (agent_process == 0) {
+    keeper_alive.write.reset();
+    agent_pid.write.reset();
+    // A process group of its own: signals of the terminal reach only the guardian, which
+    // forwards them once.
+    setpgid(0, 0);
+    std::signal(SIGTTOU, SIG_IGN);  // ... and it may still write to the terminal
+    become_subreaper();
+    // The signals stay blocked, because the agent reads them from a descriptor too.
+    const int code = agent({std::move(guardian_alive.read), std::move(keeper_alive.read), guardian,
+                            std::move(input.read)});
+    std::fflush(nullptr);
+    _exit(code);
+  }
+  keeper_alive.read.reset();
+  input.read.reset();
+  // The agent's process group must exist before the guardian sends a signal to it.
+  if (agent_process > 0) setpgid(agent_process, agent_process);
+  [[maybe_unused]] const ssize_t told =
+      write(agent_pid.write.get(), &agent_process, sizeof agent_process);
+  agent_pid.write.reset();
+  if (agent_process < 0) {
+    say(options, "cannot start: " + system_error("fork the agent", fork_errno).message());
+    _exit(to_int(ExitCode::kCannotStart));
+  }
+  keep(options, agent_process, signals, guardian_alive.read);
+}
+
 }  // namespace
 
 int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>& agent) {
@@ -228,40 +266,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   const pid_t guardian = getpid();
   const pid_t keeper = fork();
   if (keeper < 0) return cannot_start(system_error("fork the keeper", errno));
-  if (keeper == 0) {
-    guardian_alive.write.reset();
-    agent_pid.read.reset();
-    input.write.reset();
-    become_subreaper();
-    const pid_t agent_process = fork();
-    const int fork_errno = errno;
-    if (agent_process == 0) {
-      keeper_alive.write.reset();
-      agent_pid.write.reset();
-      // A process group of its own: signals of the terminal reach only the guardian, which
-      // forwards them once.
-      setpgid(0, 0);
-      std::signal(SIGTTOU, SIG_IGN);  // ... and it may still write to the terminal
-      become_subreaper();
-      // The signals stay blocked, because the agent reads them from a descriptor too.
-      const int code = agent({std::move(guardian_alive.read), std::move(keeper_alive.read),
-                              guardian, std::move(input.read)});
-      std::fflush(nullptr);
-      _exit(code);
-    }
-    keeper_alive.read.reset();
-    input.read.reset();
-    // The agent's process group must exist before the guardian sends a signal to it.
-    if (agent_process > 0) setpgid(agent_process, agent_process);
-    [[maybe_unused]] const ssize_t told =
-        write(agent_pid.write.get(), &agent_process, sizeof agent_process);
-    agent_pid.write.reset();
-    if (agent_process < 0) {
-      say(options, "cannot start: " + system_error("fork the agent", fork_errno).message());
-      _exit(to_int(ExitCode::kCannotStart));
-    }
-    keep(options, agent_process, signals, guardian_alive.read);
-  }
+  if (keeper == 0) run_keeper(options, *ties, guardian, agent);
   guardian_alive.read.reset();
   keeper_alive.read.reset();
   keeper_alive.write.reset();

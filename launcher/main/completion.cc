@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/concat.h"
 #include "base/fail.h"
 #include "base/joined.h"
 #include "launcher/options/core/command_names.h"
@@ -148,11 +149,14 @@ std::string zsh_completion() {
 }
 
 int run_completion(const std::vector<std::string>& arguments) {
-  const std::string shell = arguments.size() == 1 ? arguments.front() : "";
-  if (shell != "bash" && shell != "zsh") {
-    return fail("ddprun",
-                invalid_argument("missing or unknown shell: ddprun completion bash, or zsh"),
+  constexpr const char* kExpected = "expected bash or zsh";
+  if (arguments.empty()) {
+    return fail("ddprun", invalid_argument(concat("the shell is missing (", kExpected, ")")),
                 ExitCode::kUsage);
+  }
+  const std::string shell = joined(arguments, " ");
+  if (shell != "bash" && shell != "zsh") {
+    return fail("ddprun", invalid_value(shell, kExpected).within("completion"), ExitCode::kUsage);
   }
   std::fputs((shell == "bash" ? bash_completion() : zsh_completion()).c_str(), stdout);
   return 0;

@@ -93,8 +93,9 @@ Result<void> check(const CommandLine& line, int nodes) {
           .within(place_of(*setting));
   }
   const LaunchOptions& options = line.options;
-  if (options.rdzv_backend == "static" || options.rdzv_backend.starts_with("etcd"))
-    return invalid_argument(concat(options.rdzv_backend, " cannot be used with --hosts: ", kServes))
+  if (options.rdzv_backend == RdzvBackend::kStatic || is_etcd(options.rdzv_backend))
+    return invalid_argument(concat(enum_name(kRdzvBackendWords, *options.rdzv_backend),
+                                   " cannot be used with --hosts: ", kServes))
         .within(place_of(*given(line, "rdzv-backend")));
   if (const OptionSetting* setting = given(line, "nnodes");
       setting && options.nodes != NodeRange{nodes, nodes}) {

@@ -7,19 +7,18 @@
 #include "launcher/main/completion.h"
 #include "launcher/main/help.h"
 #include "launcher/top/command.h"
-#include "rendezvous/protocol/core/user_request.h"
 
 namespace ddprun {
 
 RunCommand find_command(std::string_view name) {
-  if (parse_enum(kUserRequestWords, name) || name == "trace") {
-    return [command = std::string(name)](const std::vector<std::string>& arguments) {
+  if (const auto command = parse_enum(kControlCommandWords, name)) {
+    if (command == ControlCommand::kTop) return run_top;
+    if (command == ControlCommand::kDashboard) return run_dashboard;
+    return [command = *command](const std::vector<std::string>& arguments) {
       return run_control(command, arguments);
     };
   }
   if (name == "bench") return run_bench;
-  if (name == "dashboard") return run_dashboard;
-  if (name == "top") return run_top;
   if (name == "completion") return run_completion;
   if (name == "doctor") return run_doctor;
   if (name == "man-page") return run_man_page;

@@ -184,8 +184,8 @@ Wiring wiring_of(const Sources& sources) {
   Wiring wiring;
   const std::string standalone = sources.text_of("standalone");
   wiring.is_alone = !standalone.empty() && standalone != "false" && standalone != "0";
-  const std::string backend = sources.text_of("rdzv-backend");
-  wiring.is_by_hand = backend == "static" || backend.starts_with("etcd") ||
+  const auto backend = parse_enum(kRdzvBackendWords, sources.text_of("rdzv-backend"));
+  wiring.is_by_hand = backend == RdzvBackend::kStatic || is_etcd(backend) ||
                       !sources.text_of("rdzv-endpoint").empty() ||
                       !sources.text_of("master-addr").empty() ||
                       !sources.text_of("master-port").empty();
@@ -194,7 +194,7 @@ Wiring wiring_of(const Sources& sources) {
     const Result<HostPort> address = parse_host_port(text, kDefaultRdzvPort);
     wiring.is_with_others |= !text.empty() && address && !is_loopback_host(address->host);
   }
-  wiring.is_with_others |= backend.starts_with("etcd");
+  wiring.is_with_others |= is_etcd(backend);
   wiring.has_node_rank = !sources.text_of("node-rank").empty();
   if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) wiring.nodes = *given;
   return wiring;

@@ -8,6 +8,7 @@
 
 #include "base/nearest_word.h"
 #include "base/read_whole.h"
+#include "base/split.h"
 #include "base/unique_fd.h"
 #include "launcher/options/option_table.h"
 
@@ -30,7 +31,7 @@ std::string place_of(const std::string& text, std::size_t byte) {
 // literal". The message begins with "[its name] parse error at line 1, column 8: syntax error
 // while parsing object key - ", which is removed. What the parser has read last is removed,
 // too, because it may be anything.
-std::string reason_of(const Json::exception& error) {
+std::string reason_of(const Json::parse_error& error) {
   std::string text = error.what();
   for (const std::string_view before : {"] ", " - "}) {
     const std::size_t found = text.find(before);
@@ -117,8 +118,10 @@ Result<ConfigFile> parse_config_file(const std::string& path, const std::string&
     return invalid_argument("invalid JSON at " + place_of(text, error.byte) + ": " +
                             reason_of(error))
         .within(path);
-  } catch (const Json::exception& error) {  // a number that no double can hold
-    return invalid_argument(reason_of(error)).within(path);
+  } catch (const Json::out_of_range& error) {  // "... number overflow parsing '1e999'"
+    const std::vector<std::string_view> parts = split(error.what(), '\'');
+    return invalid_value(parts.size() > 1 ? parts[1] : "", "expected a number in range")
+        .within(path);
   }
   for (const auto& [name, value] : entries) {
     Result<void> read = read_entry(name, value, file);

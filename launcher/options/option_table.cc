@@ -73,6 +73,15 @@ Result<std::optional<NodeLimits>> parse_node_check(const std::string& text) {
   return *is_on ? std::optional(NodeLimits()) : std::nullopt;
 }
 
+// Parses --rdzv-backend. An empty text, which torchrun's users may have in the variable, is none.
+Result<std::optional<RdzvBackend>> parse_backend(const std::string& text) {
+  if (text.empty()) return std::optional<RdzvBackend>();
+  const Result<RdzvBackend> backend =
+      parse_word(kRdzvBackendWords, text, "; without one, see --rdzv-endpoint and ddp-rendezvous");
+  if (!backend) return backend.error();
+  return std::optional(*backend);
+}
+
 Setter switch_into(bool LaunchOptions::*member) { return setter(member, parse_switch); }
 
 template <class T>
@@ -117,9 +126,9 @@ Result<void> check_signals(const std::string& text) {
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) return invalid_value(name, "expected signals, such as SIGTERM,SIGINT");
     if (std::ranges::count(kPassedSignals, *signal) == 0) {
-      return invalid_argument(
-          signal_name(*signal) +
-          " does not end a job; with --checkpoint-signal workers save and exit");
+      return invalid_value(name,
+                           "expected signals that end a job; with --checkpoint-signal workers save "
+                           "and exit");
     }
   }
   return {};
@@ -320,8 +329,8 @@ std::vector<OptionSpec> make_table() {
        .help = "c10d (uses --rdzv-endpoint), static (uses --master-addr) or etcd: the nodes elect "
                "the one that runs the service, at the etcd of --rdzv-endpoint",
        .example = "--rdzv-backend=c10d",
-       .set = text_into(&LaunchOptions::rdzv_backend),
-       .choices = {"c10d", "static", "etcd", "etcd-v2"}},
+       .set = setter(&LaunchOptions::rdzv_backend, parse_backend),
+       .choices = words(kRdzvBackendWords)},
       {"rdzv-conf", "K=V,...",
        "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
        "--rdzv-conf=join_timeout=600", setter(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},

@@ -292,8 +292,13 @@ Result<TlsContextPtr> find_etcd_tls(const EtcdPlace& place) {
       TlsContext::for_agent({.cert = place.cert,
                              .key = place.key,
                              .ca = place.ca.empty() ? TlsFiles::kSystem : place.ca,
-                             .options = "etcd's "});
-  if (!found) return std::move(found).error().within("--rdzv-conf");
+                             .options = ""});
+  if (!found) {
+    Error error = std::move(found).error();
+    // Of the keys cacert, cert and key, only the first has another name in the option's.
+    if (error.doing.starts_with("ca:")) error.doing.insert(2, "cert");
+    return std::move(error).within("--rdzv-conf");
+  }
   return std::move(found->context);
 }
 

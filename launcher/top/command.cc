@@ -260,10 +260,10 @@ int print_table(JobWatch& watch, JobView view) {
 }  // namespace
 
 int run_top(const std::vector<std::string>& arguments) {
-  Result<ControlOptions> options = parse_control_options("top", arguments);
+  Result<ControlOptions> options = parse_control_options(ControlCommand::kTop, arguments);
   if (!options) return fail("ddprun", options.error(), ExitCode::kUsage);
   if (options->wants_help) {
-    std::fputs(control_help("top").c_str(), stdout);
+    std::fputs(control_help(ControlCommand::kTop).c_str(), stdout);
     return 0;
   }
   options->by = who_asks();

@@ -105,7 +105,7 @@ Result<FoundPassword> find_etcd_password(const std::string& path) {
 std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge) {
   if (!keys.empty() || munge.munge || is_loopback_host(listening.host)) return "";
   return concat(
-      "ANYONE who can reach ", listening,
+      "anyone who can reach ", listening,
       " can join jobs, read their addresses and end them: give every node and the service the "
       "same --rdzv-key-file (munge is not used: ",
       munge.why_not, ")");

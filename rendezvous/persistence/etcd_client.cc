@@ -154,13 +154,14 @@ class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
     if (see_date_) see_date_(std::string_view(response[http::field::date]));
     if (response.result() == http::status::ok) return finish(std::move(parser_.get().body()));
     // Other servers, and an etcd without this version of the API, answer 404, too.
+    const std::string status = std::to_string(response.result_int());
     std::string text = etcd_error_text(response.body());
+    if (!text.starts_with(status)) text.insert(0, text.empty() ? status : status + " ");
     if (response.result() == http::status::not_found && text.find("etcdserver:") == text.npos) {
       text += " (expected etcd 3.4 or newer)";
     }
     const bool has_no_lease = text.find("requested lease not found") != text.npos;
-    fail(has_no_lease ? ErrorKind::kNotFound : ErrorKind::kStopped,
-         std::to_string(response.result_int()) + " " + text);
+    fail(has_no_lease ? ErrorKind::kNotFound : ErrorKind::kStopped, std::move(text));
   }
 
   void fail(ErrorKind kind, std::string cause) {

@@ -289,7 +289,8 @@ std::string etcd_error_text(std::string_view body) {
   std::string text = message.is_string() ? message.get<std::string>()
                      : error.is_string() ? error.get<std::string>()
                                          : std::string(body);
-  return terminal_line(text.substr(0, kErrorTextBytes));
+  text.resize(std::min(text.find_last_not_of("\r\n") + 1, kErrorTextBytes));
+  return terminal_line(text);
 }
 
 }  // namespace ddprun

@@ -96,7 +96,7 @@ Error unexpected(const CLI::App& app) {
   const auto option =
       std::ranges::find_if(all, [](const std::string& one) { return one.starts_with('-'); });
   if (option == all.end()) {
-    return invalid_argument("unexpected argument '" + all.front() + "'; --help lists the options");
+    return invalid_argument("unexpected argument '" + all.front() + "'");
   }
   const std::string name = option->substr(0, option->find('='));
   return invalid_argument("unknown option " + name +
@@ -112,7 +112,7 @@ Error misuse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
     const std::string name = text.substr(0, text.find(':'));
     const CLI::Option* option = app.get_option_no_throw(name);
-    return missing_value(name, option ? option->get_type_name() : "see --help");
+    return missing_value(name, option ? option->get_type_name() : "a value");
   }
   // "Could not convert: --switch = value"
   const std::size_t equals = text.rfind(" = ");
@@ -122,7 +122,7 @@ Error misuse(const CLI::App& app, const CLI::ParseError& error) {
     return invalid_argument(text.substr(name, equals - name) + ": invalid value '" +
                             text.substr(equals + 3) + "' (expected true or false)");
   }
-  return invalid_argument(text + "; see --help");
+  return invalid_argument(text);
 }
 
 int parse_and_serve(const Daemon& daemon, int argc, char** argv) {

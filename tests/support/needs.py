@@ -1,6 +1,7 @@
 """Requirements of a Python test. If one is missing, the test is skipped and prints the reason."""
 import importlib.util
 import os
+import socket
 import sys
 import unittest
 
@@ -15,6 +16,14 @@ def module(name: str, remedy: str = "") -> None:
     """Skips the test if there is no such module."""
     if importlib.util.find_spec(name) is None:
         skip(f"this python has no {name}{remedy}")
+
+
+def localhost() -> None:
+    """Skips the test if the name localhost leads to no address."""
+    try:
+        socket.getaddrinfo("localhost", None)
+    except OSError:
+        skip("this machine has no localhost in /etc/hosts")
 
 
 def whole() -> bool:

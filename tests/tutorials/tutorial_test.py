@@ -208,7 +208,7 @@ class Session:
         self.ends_at = time.monotonic() + PAGE_SECONDS
         self.replaced = {}
         if not arguments.slurm:  # the page's hosts are this host; other tests may use the port
-            self.replaced = {"node0:29400": f"localhost:{free_port()}"}
+            self.replaced = {"node0:29400": f"127.0.0.1:{free_port()}"}
         self.shells = {}
         self.shown, self.found = Forms(), Forms()
 

@@ -37,6 +37,7 @@ constexpr std::uint64_t kFirstSpecialStep = 0xffff'fff0;
 constexpr std::uint64_t kStepsApart = 7919;
 
 constexpr const char* kJob = "SLURM_JOB_ID";
+constexpr const char* kStepId = "SLURM_STEP_ID";
 constexpr const char* kMunge = "munge";  // runs on all nodes of most clusters
 
 // Returns how many of the granted GPUs are visible: CUDA_VISIBLE_DEVICES may have been set to fewer
@@ -91,52 +92,34 @@ std::vector<std::string> srun_on(std::size_t nodes, const EnvLookup& lookup) {
   return command;
 }
 
-}  // namespace
+// SlurmStep: the step of srun in which this process runs.
+struct SlurmStep {
+  std::uint64_t job = 0;
+  std::uint64_t number = 0;
+  std::vector<std::string> nodes;
+  std::size_t node_rank = 0;           // below the number of nodes
+  std::vector<int> tasks;              // of each node
+  std::vector<std::string> job_nodes;  // empty: not known
+};
 
-std::string slurm_step(const EnvLookup& lookup) {
-  const std::string job = lookup(kJob).value_or("");
-  const std::string step = lookup("SLURM_STEP_ID").value_or("");
-  return job.empty() || step.empty() ? job : job + "." + step;
-}
-
-int requeues_in_slurm(const EnvLookup& lookup) {
-  return parse_number<int>(lookup("SLURM_RESTART_COUNT").value_or("")).value_or(0);
-}
-
-// Source: slurmstepd.c, which sets its title to the job and the step. Seen with Slurm 22.05. The
-// components of a heterogeneous job have numbers of their own.
-std::vector<std::string> inherited_variables(const EnvLookup& lookup, std::string_view manager) {
-  const std::size_t begin = std::min(manager.find('['), manager.size());
-  const std::size_t dot = manager.find('.', begin);
-  const std::size_t end = manager.find(']', begin);
-  if (dot == manager.npos || end == manager.npos || end < dot || lookup("SLURM_HET_SIZE"))
-    return {};
-  const std::string_view job = manager.substr(begin + 1, dot - begin - 1);
-  const std::string_view step = manager.substr(dot + 1, end - dot - 1);
-  if (!parse_number<std::uint64_t>(job)) return {};
-  constexpr const char* kStep = "SLURM_STEP_ID";
-  if (job != lookup(kJob).value_or("")) return {kStep, "SLURMD_NODENAME"};
-  const bool is_other = step == "batch" || parse_number<std::uint64_t>(step);
-  if (is_other && step != lookup(kStep).value_or("")) return {kStep};
-  return {};
-}
-
-Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
-  constexpr const char* kSign = "SLURM_STEP_ID";
-  if (lookup(kSign).value_or("").empty() || lookup(kJob).value_or("").empty()) return std::nullopt;
-  const Result<std::uint64_t> step = needed_number(lookup, kSign, kSign);
+// Reads the variables of a step. nullopt: this process is not in a step. Fails if a variable is
+// missing or wrong.
+Result<std::optional<SlurmStep>> read_step(const EnvLookup& lookup) {
+  if (lookup(kStepId).value_or("").empty() || lookup(kJob).value_or("").empty())
+    return std::nullopt;
+  const Result<std::uint64_t> step = needed_number(lookup, kStepId, kStepId);
   if (!step) return step.error();
   if (*step >= kFirstSpecialStep) return std::nullopt;
-  const Result<std::uint64_t> job = needed_number(lookup, kJob, kSign);
+  const Result<std::uint64_t> job = needed_number(lookup, kJob, kStepId);
   if (!job) return job.error();
 
   constexpr const char* kNodeList = "SLURM_STEP_NODELIST";
-  const Result<std::string> list = needed(lookup, kNodeList, kSign);
+  const Result<std::string> list = needed(lookup, kNodeList, kStepId);
   if (!list) return list.error();
   const Result<std::vector<std::string>> nodes = nodes_of(*list, kNodeList);
   if (!nodes) return nodes.error();
 
-  const Result<std::uint64_t> node_rank = needed_number(lookup, "SLURM_NODEID", kSign);
+  const Result<std::uint64_t> node_rank = needed_number(lookup, "SLURM_NODEID", kStepId);
   if (!node_rank) return node_rank.error();
   if (*node_rank >= nodes->size()) {
     return invalid_value(std::to_string(*node_rank),
@@ -155,7 +138,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
     return std::nullopt;
 
   constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
-  const Result<std::string> tasks_list = needed(lookup, kTasks, kSign);
+  const Result<std::string> tasks_list = needed(lookup, kTasks, kStepId);
   if (!tasks_list) return tasks_list.error();
   const Result<std::vector<int>> tasks = expand_counts(*tasks_list);
   if (!tasks) return Error(tasks.error()).within(kTasks);
@@ -165,23 +148,66 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
                                 kNodeList, "=", *list))
         .within(kTasks);
   }
+  return SlurmStep{.job = *job,
+                   .number = *step,
+                   .nodes = *nodes,
+                   .node_rank = static_cast<std::size_t>(*node_rank),
+                   .tasks = *tasks,
+                   .job_nodes = of_job ? *of_job : std::vector<std::string>()};
+}
 
+}  // namespace
+
+std::string slurm_step(const EnvLookup& lookup) {
+  const std::string job = lookup(kJob).value_or("");
+  const std::string step = lookup(kStepId).value_or("");
+  return job.empty() || step.empty() ? job : job + "." + step;
+}
+
+int requeues_in_slurm(const EnvLookup& lookup) {
+  return parse_number<int>(lookup("SLURM_RESTART_COUNT").value_or("")).value_or(0);
+}
+
+// Source: slurmstepd.c, which sets its title to the job and the step. Seen with Slurm 22.05. The
+// components of a heterogeneous job have numbers of their own.
+std::vector<std::string> inherited_variables(const EnvLookup& lookup, std::string_view manager) {
+  const std::size_t begin = std::min(manager.find('['), manager.size());
+  const std::size_t dot = manager.find('.', begin);
+  const std::size_t end = manager.find(']', begin);
+  if (dot == manager.npos || end == manager.npos || end < dot || lookup("SLURM_HET_SIZE"))
+    return {};
+  const std::string_view job = manager.substr(begin + 1, dot - begin - 1);
+  const std::string_view step = manager.substr(dot + 1, end - dot - 1);
+  if (!parse_number<std::uint64_t>(job)) return {};
+  if (job != lookup(kJob).value_or("")) return {kStepId, "SLURMD_NODENAME"};
+  const bool is_other = step == "batch" || parse_number<std::uint64_t>(step);
+  if (is_other && step != lookup(kStepId).value_or("")) return {kStepId};
+  return {};
+}
+
+Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
+  const Result<std::optional<SlurmStep>> found = read_step(lookup);
+  if (!found) return found.error();
+  if (!*found) return std::nullopt;
+  const SlurmStep& step = **found;
+  const std::size_t nodes = step.nodes.size();
   ClusterPlan plan;
   plan.job_id = slurm_step(lookup);
   plan.name = concat("Slurm step ", plan.job_id);
   plan.attempt = requeues_in_slurm(lookup);
   plan.auth = kMunge;
-  plan.nodes = static_cast<int>(nodes->size());
-  plan.node_rank = static_cast<int>(*node_rank);
-  meet_near(plan, nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart));
-  plan.tasks = *std::ranges::max_element(*tasks);
-  plan.own_tasks = (*tasks)[*node_rank];
+  plan.nodes = static_cast<int>(nodes);
+  plan.node_rank = static_cast<int>(step.node_rank);
+  meet_near(plan, step.nodes.front(),
+            numbered_port(step.job % kPorts + step.number % kPorts * kStepsApart));
+  plan.tasks = std::ranges::max(step.tasks);
+  plan.own_tasks = step.tasks[step.node_rank];
   plan.remedy = "srun --ntasks-per-node=1";
   plan.workers = gpus_of_step(lookup);
   plan.workers_are = "GPUs of the step";
   // Several tasks of the step are counted by themselves.
   if (!plan.workers && plan.tasks == 1) {
-    plan.workers = tasks_of_node(lookup(kTasksVariable).value_or(""), nodes->size(), *node_rank);
+    plan.workers = tasks_of_node(lookup(kTasksVariable).value_or(""), nodes, step.node_rank);
     plan.workers_are = "tasks of the job";
   }
   plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
@@ -189,8 +215,9 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   // srun --exact gives a step fewer CPUs than the job has. With --cpus-per-task the user wants
   // that.
   const auto job_cpus = expand_counts(lookup("SLURM_JOB_CPUS_PER_NODE").value_or(""));
-  if (of_job && job_cpus && of_job->size() == job_cpus->size() && !lookup("SLURM_CPUS_PER_TASK")) {
-    const auto place = std::ranges::find(*of_job, node) - of_job->begin();
+  const std::vector<std::string>& of_job = step.job_nodes;
+  if (job_cpus && of_job.size() == job_cpus->size() && !lookup("SLURM_CPUS_PER_TASK")) {
+    const auto place = std::ranges::find(of_job, step.nodes[step.node_rank]) - of_job.begin();
     const int cpus =
         place < std::ssize(*job_cpus) ? (*job_cpus)[static_cast<std::size_t>(place)] : 0;
     if (plan.cpus > 0 && cpus > plan.cpus) {
@@ -200,7 +227,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   }
   plan.gpu_remedy = "srun --gpu-bind=none";
   if (plan.tasks == 1) return plan;
-  const Result<std::uint64_t> local_task = needed_number(lookup, "SLURM_LOCALID", kSign);
+  const Result<std::uint64_t> local_task = needed_number(lookup, "SLURM_LOCALID", kStepId);
   if (!local_task) return local_task.error();
   plan.local_task = static_cast<int>(std::min<std::uint64_t>(*local_task, kMaxSlots));
   return plan;

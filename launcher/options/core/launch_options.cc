@@ -239,8 +239,6 @@ Result<void> check_node_rank(const LaunchOptions& options) {
       .within("--node-rank");
 }
 
-bool is_etcd(const std::string& backend) { return backend == "etcd" || backend == "etcd-v2"; }
-
 // The keys of --rdzv-conf that concern etcd, as torchrun's etcd backends have them.
 constexpr std::array<std::string_view, 5> kEtcdConf{"protocol", "cacert", "cert", "key",
                                                     "etcd_prefix"};
@@ -257,9 +255,10 @@ std::string as_key(const std::string& job) {
 Result<EtcdPlace> plan_etcd(const LaunchOptions& options) {
   constexpr std::uint16_t kEtcdPort = 2379;
   if (options.rdzv_endpoint.empty()) {
-    return refused("--rdzv-endpoint",
-                   "--rdzv-backend=" + options.rdzv_backend +
-                       " needs the address of etcd: give HOST[:PORT], or several of its members");
+    return refused(
+        "--rdzv-endpoint",
+        concat("--rdzv-backend=", enum_name(kRdzvBackendWords, *options.rdzv_backend),
+               " needs the address of etcd: give HOST[:PORT], or several of its members"));
   }
   Result<std::vector<HostPort>> members = parse_services(options.rdzv_endpoint, kEtcdPort);
   if (!members) return members.error();
@@ -345,6 +344,138 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
   return {};
 }
 
+// Checks what holds for each way in which nodes find each other.
+Result<void> check_options(const LaunchOptions& options) {
+  const std::tuple<bool, std::string_view, std::string_view> contradictions[] = {
+      {options.no_python && options.module, "--no-python",
+       "cannot be used with -m: python runs a module"},
+      {options.master_addr && options.master_addr->empty(), "--master-addr",
+       "empty value (expected the address of node rank 0)"},
+      {options.bind && options.numa_binding, "--numa-binding", "cannot be used with --bind"},
+      {options.grace && options.shutdown_timeout, "--shutdown-timeout",
+       "cannot be used with --shutdown-grace"},
+      {options.run_path && options.module, "--run-path",
+       "cannot be used with -m: a module has no path"},
+  };
+  for (const auto& [is_given, option, why] : contradictions) {
+    if (is_given) return refused(option, std::string(why));
+  }
+  for (const auto& [text, name] :
+       {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
+    const std::string why = why_no_name(*text);
+    if (!why.empty()) return refused(name, "it " + why);
+  }
+  if (auto ok = check_lease(options.times); !ok) return ok;
+  if (!options.has_agent_store() && options.on_join == OnJoin::kCheckpoint) {
+    return refused("--worker-store",
+                   "rank0 cannot be used with --on-join=checkpoint: workers announce checkpoints "
+                   "in the agent's store");
+  }
+  return {};
+}
+
+bool has_master(const LaunchOptions& options) { return options.master_addr || options.master_port; }
+
+bool has_list(const LaunchOptions& options) {
+  return options.rdzv_endpoint.find(',') != std::string::npos;
+}
+
+// The functions below add a way for the nodes to find each other to `plan`, which has what all
+// ways share: times and remarks.
+
+Result<Rendezvous> plan_standalone(const LaunchOptions& options, Rendezvous plan) {
+  if (options.nodes.max != 1) {
+    return refused("--nnodes", "cannot be used with --standalone, a job of one node");
+  }
+  for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
+                                    std::pair(options.master_addr.has_value(), "--master-addr"),
+                                    std::pair(options.master_port.has_value(), "--master-port"),
+                                    std::pair(options.rdzv_backend.has_value(), "--rdzv-backend"),
+                                    std::pair(options.rdzv_id != kDefaultJobId, "--rdzv-id"),
+                                    std::pair(options.node_rank.has_value(), "--node-rank")}) {
+    if (given)
+      plan.remarks.push_back(std::string(name) + " has no effect: --standalone chooses it");
+  }
+  return plan;
+}
+
+Result<Rendezvous> plan_election(const LaunchOptions& options, Rendezvous plan) {
+  plan.mode = Rendezvous::Mode::kEtcd;
+  if (auto ok = check_node_rank(options); !ok) return ok.error();
+  Result<EtcdPlace> place = plan_etcd(options);
+  if (!place) return place.error();
+  plan.etcd = std::move(*place);
+  if (has_master(options)) plan.remarks.push_back(kMasterHasNoEffect);
+  return plan;
+}
+
+Result<Rendezvous> plan_static(const LaunchOptions& options, Rendezvous plan) {
+  plan.mode = Rendezvous::Mode::kStatic;
+  if (auto ok = check_node_rank(options); !ok) return ok.error();
+  if (options.nodes.min != options.nodes.max) {
+    return refused("--nnodes",
+                   "the static backend needs a fixed number of nodes (for MIN:MAX use "
+                   "--rdzv-endpoint HOST:PORT)");
+  }
+  plan.endpoint = {options.master_addr.value_or("127.0.0.1"),
+                   static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
+  if (!options.rdzv_endpoint.empty()) {
+    auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
+    if (!endpoint) return endpoint.error();
+    plan.endpoint = std::move(*endpoint);
+  }
+  if (options.nodes.max > 1 && is_loopback_host(plan.endpoint.host) && !options.master_addr &&
+      options.rdzv_endpoint.empty()) {
+    return refused("--nnodes",
+                   "several nodes need a common address: add --rdzv-endpoint HOST:PORT (or "
+                   "--master-addr and --node-rank)");
+  }
+  if (plan.endpoint.port == 0 && options.nodes.max > 1) {
+    return refused("--master-port", kMustKnowPort);
+  }
+  return plan;
+}
+
+// Plans one node without an endpoint: as --standalone.
+Result<Rendezvous> plan_without_endpoint(const LaunchOptions& options, Rendezvous plan) {
+  if (options.nodes.max > 1) {
+    return refused("--rdzv-endpoint", "several nodes need a common address: give HOST:PORT");
+  }
+  // torchrun's c10d backend needs no node rank.
+  if (!options.rdzv_backend) {
+    if (auto ok = check_node_rank(options); !ok) return ok.error();
+  } else if (options.node_rank) {
+    plan.remarks.push_back("--node-rank has no effect: the job has one node");
+  }
+  return plan;
+}
+
+Result<Rendezvous> plan_dynamic(const LaunchOptions& options, Rendezvous plan) {
+  plan.mode = Rendezvous::Mode::kDynamic;
+  if (auto ok = check_node_rank(options); !ok) return ok.error();
+  if (has_list(options)) {
+    Result<std::vector<HostPort>> services =
+        parse_services(options.rdzv_endpoint, kDefaultRdzvPort);
+    if (!services) return services.error();
+    plan.endpoint = services->front();
+    plan.other_services.assign(services->begin() + 1, services->end());
+  } else {
+    auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
+    if (!endpoint) return endpoint.error();
+    plan.endpoint = std::move(*endpoint);
+    if (plan.endpoint.port == 0 && options.nodes.max > 1) {
+      return refused("--rdzv-endpoint", kMustKnowPort);
+    }
+    // Other ports are tried only for a single service.
+    if (options.cluster && options.taken == Taken::kNodes &&
+        plan.endpoint == options.cluster->endpoint) {
+      plan.next_ports = options.cluster->next_ports;
+    }
+  }
+  if (has_master(options)) plan.remarks.push_back(kMasterHasNoEffect);
+  return plan;
+}
+
 }  // namespace
 
 std::string services_text(const Rendezvous& plan) {
@@ -381,154 +512,31 @@ Result<void> check_output(LaunchOptions& options) {
 }
 
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
-  const std::string& backend = options.rdzv_backend;
-  const bool is_known =
-      backend.empty() || backend == "c10d" || backend == "static" || is_etcd(backend);
-  if (!is_known && !options.standalone) {
-    return invalid_value(
-               backend,
-               "expected c10d, static, etcd or etcd-v2; without one, see --rdzv-endpoint and "
-               "ddp-rendezvous")
-        .within("--rdzv-backend");
-  }
-  const std::tuple<bool, std::string_view, std::string_view> contradictions[] = {
-      {options.no_python && options.module, "--no-python",
-       "cannot be used with -m: python runs a module"},
-      {options.master_addr && options.master_addr->empty(), "--master-addr",
-       "empty value (expected the address of node rank 0)"},
-      {options.bind && options.numa_binding, "--numa-binding", "cannot be used with --bind"},
-      {options.grace && options.shutdown_timeout, "--shutdown-timeout",
-       "cannot be used with --shutdown-grace"},
-      {options.run_path && options.module, "--run-path",
-       "cannot be used with -m: a module has no path"},
-  };
-  for (const auto& [is_given, option, why] : contradictions) {
-    if (is_given) return refused(option, std::string(why));
-  }
-
-  for (const auto& [text, name] :
-       {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
-    const std::string why = why_no_name(*text);
-    if (!why.empty()) return refused(name, "it " + why);
-  }
-
-  if (auto ok = check_lease(options.times); !ok) return ok.error();
-
+  if (auto ok = check_options(options); !ok) return ok.error();
   Rendezvous plan;
-  if (!options.has_agent_store()) {
-    if (options.on_join == OnJoin::kCheckpoint) {
-      return refused("--worker-store",
-                     "rank0 cannot be used with --on-join=checkpoint: workers announce checkpoints "
-                     "in the agent's store");
-    }
-    if (!options.store_allow.empty()) {
-      plan.remarks.push_back(
-          "--store-allow has no effect: rank 0 serves the store and decides who may use it");
-    }
+  if (!options.has_agent_store() && !options.store_allow.empty()) {
+    plan.remarks.push_back(
+        "--store-allow has no effect: rank 0 serves the store and decides who may use it");
   }
   if (auto ok = apply_conf(options, plan); !ok) return ok.error();
+  if (options.standalone) return plan_standalone(options, std::move(plan));
 
-  const bool master_given = options.master_addr || options.master_port;
-  if (options.standalone) {
-    if (options.nodes.max != 1) {
-      return refused("--nnodes", "cannot be used with --standalone, a job of one node");
-    }
-    for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
-                                      std::pair(options.master_addr.has_value(), "--master-addr"),
-                                      std::pair(options.master_port.has_value(), "--master-port"),
-                                      std::pair(!backend.empty(), "--rdzv-backend"),
-                                      std::pair(options.rdzv_id != kDefaultJobId, "--rdzv-id"),
-                                      std::pair(options.node_rank.has_value(), "--node-rank")}) {
-      if (given)
-        plan.remarks.push_back(std::string(name) + " has no effect: --standalone chooses it");
-    }
-    return plan;
-  }
-
-  const bool has_list = options.rdzv_endpoint.find(',') != std::string::npos;
-  if (is_etcd(backend)) {
-    plan.mode = Rendezvous::Mode::kEtcd;
-    if (auto ok = check_node_rank(options); !ok) return ok.error();
-    Result<EtcdPlace> place = plan_etcd(options);
-    if (!place) return place.error();
-    plan.etcd = std::move(*place);
-    if (master_given) plan.remarks.push_back(kMasterHasNoEffect);
-    return plan;
-  }
-  if (has_list && !backend.empty()) {
+  const std::optional<RdzvBackend> backend = options.rdzv_backend;
+  if (is_etcd(backend)) return plan_election(options, std::move(plan));
+  if (has_list(options) && backend) {
     return refused("--rdzv-endpoint",
-                   "several services cannot be used with --rdzv-backend=" + backend +
-                       ", where a node of the job serves: give one HOST[:PORT], or leave out "
-                       "--rdzv-backend if ddp-rendezvous runs on these hosts");
+                   concat("several services cannot be used with --rdzv-backend=",
+                          enum_name(kRdzvBackendWords, *backend),
+                          ", where a node of the job serves: give one HOST[:PORT], or leave out "
+                          "--rdzv-backend if ddp-rendezvous runs on these hosts"));
   }
+  const bool has_endpoint = !options.rdzv_endpoint.empty();
   const bool wants_static =
-      backend == "static" ||
-      (backend.empty() && options.rdzv_endpoint.empty() && (master_given || options.nodes.max > 1));
-  if (wants_static) {
-    plan.mode = Rendezvous::Mode::kStatic;
-    if (auto ok = check_node_rank(options); !ok) return ok.error();
-    if (options.nodes.min != options.nodes.max) {
-      return refused("--nnodes",
-                     "the static backend needs a fixed number of nodes (for MIN:MAX use "
-                     "--rdzv-endpoint HOST:PORT)");
-    }
-    plan.endpoint = {options.master_addr.value_or("127.0.0.1"),
-                     static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
-    if (!options.rdzv_endpoint.empty()) {
-      auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
-      if (!endpoint) return endpoint.error();
-      plan.endpoint = std::move(*endpoint);
-    }
-    if (options.nodes.max > 1 && is_loopback_host(plan.endpoint.host) && !options.master_addr &&
-        options.rdzv_endpoint.empty()) {
-      return refused("--nnodes",
-                     "several nodes need a common address: add --rdzv-endpoint HOST:PORT (or "
-                     "--master-addr and --node-rank)");
-    }
-    if (plan.endpoint.port == 0 && options.nodes.max > 1) {
-      return refused("--master-port", kMustKnowPort);
-    }
-    return plan;
-  }
-
-  if (options.rdzv_endpoint.empty()) {
-    if (options.nodes.max > 1) {
-      return refused("--rdzv-endpoint", "several nodes need a common address: give HOST:PORT");
-    }
-    // One node without an endpoint: as --standalone. torchrun's c10d backend needs no node
-    // rank.
-    if (backend.empty()) {
-      if (auto ok = check_node_rank(options); !ok) return ok.error();
-    } else if (options.node_rank) {
-      plan.remarks.push_back("--node-rank has no effect: the job has one node");
-    }
-    return plan;
-  }
-  plan.mode = Rendezvous::Mode::kDynamic;
-  if (auto ok = check_node_rank(options); !ok) return ok.error();
-  if (has_list) {
-    Result<std::vector<HostPort>> services =
-        parse_services(options.rdzv_endpoint, kDefaultRdzvPort);
-    if (!services) return services.error();
-    plan.endpoint = services->front();
-    plan.other_services.assign(services->begin() + 1, services->end());
-  } else {
-    auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
-    if (!endpoint) return endpoint.error();
-    plan.endpoint = std::move(*endpoint);
-    if (plan.endpoint.port == 0 && options.nodes.max > 1) {
-      return refused("--rdzv-endpoint", kMustKnowPort);
-    }
-  }
-  // Other ports are tried only for a single service.
-  if (!has_list && options.cluster && options.taken == Taken::kNodes &&
-      plan.endpoint == options.cluster->endpoint) {
-    plan.next_ports = options.cluster->next_ports;
-  }
-  if (master_given) {
-    plan.remarks.push_back(kMasterHasNoEffect);
-  }
-  return plan;
+      backend == RdzvBackend::kStatic ||
+      (!backend && !has_endpoint && (has_master(options) || options.nodes.max > 1));
+  if (wants_static) return plan_static(options, std::move(plan));
+  return has_endpoint ? plan_dynamic(options, std::move(plan))
+                      : plan_without_endpoint(options, std::move(plan));
 }
 
 Result<std::optional<unsigned>> parse_umask(std::string_view text) {

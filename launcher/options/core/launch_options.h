@@ -102,6 +102,18 @@ inline constexpr EnumNames<GpuVisibility, 2> kGpuVisibilityWords{{
     {GpuVisibility::kOwn, "own"},
 }};
 
+// The values of --rdzv-backend, as torchrun names them.
+enum class RdzvBackend { kC10d, kStatic, kEtcd, kEtcdV2 };
+inline constexpr EnumNames<RdzvBackend, 4> kRdzvBackendWords{{
+    {RdzvBackend::kC10d, "c10d"},
+    {RdzvBackend::kStatic, "static"},
+    {RdzvBackend::kEtcd, "etcd"},
+    {RdzvBackend::kEtcdV2, "etcd-v2"},
+}};
+constexpr bool is_etcd(std::optional<RdzvBackend> backend) {
+  return backend == RdzvBackend::kEtcd || backend == RdzvBackend::kEtcdV2;
+}
+
 // --- the whole command line ---------------------------------------------------------------------
 
 // The task of ddprun: run the job, or show something and start nothing.
@@ -135,7 +147,7 @@ struct LaunchOptions {
   std::optional<int> node_rank;
   std::string rdzv_endpoint;  // host[:port], or several of them; empty: not given
   std::string rdzv_id = kDefaultJobId;
-  std::string rdzv_backend;  // empty: not given
+  std::optional<RdzvBackend> rdzv_backend;
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
   bool no_detect = false;

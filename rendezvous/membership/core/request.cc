@@ -137,7 +137,8 @@ std::string Membership::no_such_rank(Rank rank) const {
   for (const auto& [id, member] : members_) {
     if (member.assignment) world_size = member.assignment->world_size;
   }
-  return concat("--rank: invalid value '", rank, "' (expected 0 to ", world_size - 1, ")");
+  return concat("--rank: invalid value '", rank, "' (expected 0",
+                world_size > 1 ? concat(" to ", world_size - 1) : "", ")");
 }
 
 }  // namespace ddprun

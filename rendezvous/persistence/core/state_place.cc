@@ -47,6 +47,9 @@ Result<StatePlace> parse_state_place(std::string_view text) {
     if (address->host.empty() || address->port == 0) {
       return bad(text, "expected etcd://HOST:PORT,HOST:PORT,.../PREFIX");
     }
+    if (std::ranges::count(place.etcd, *address) > 0) {
+      return bad(text, concat(*address, " is named twice"));
+    }
     place.etcd.push_back(*address);
   }
   std::string_view prefix = rest.substr(slash);

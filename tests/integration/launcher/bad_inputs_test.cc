@@ -767,6 +767,7 @@ ddprun doctor --nnodes=x
 ddprun doctor --nnodes=2 --rdzv-endpoint=node0 --rdzv-key-file=none.key
 ddprun completion
 ddprun completion fish
+ddprun completion bash zsh
 ddprun man-page ddprun
 )");
     section("ddp-rendezvous", R"(
@@ -793,6 +794,7 @@ ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1/p --state-dir=other
 ddp-rendezvous --listen=127.0.0.1:0 --state=http://h1:2379/ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1:port/ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1,,h2/ddprun
+ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1,h2,h1:2379/ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://me:secret@h1/ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1//ddprun
 ddp-rendezvous --listen=127.0.0.1:0 --state=etcd://h1 --advertise=h1

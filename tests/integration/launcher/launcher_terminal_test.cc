@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/integration/launcher/launcher_frame.h"
+#include "tests/support/host_has.h"
 #include "tests/support/screen_model.h"
 
 namespace ddprun::testing_support {
@@ -23,6 +24,10 @@ class LauncherTerminalTest : public LauncherTest {
   static constexpr int kColumns = 100;
   static constexpr int kRows = 10;
 
+  void SetUp() override {
+    LauncherTest::SetUp();
+    if (!host_has_pseudo_terminals()) GTEST_SKIP() << kNoPseudoTerminals;
+  }
   void start_job(const Arguments& arguments, Variables more = {{"TERM", "xterm"}}) {
     more.emplace_back("NO_COLOR", "");
     ChildProcess::Options options = environment(std::move(more));

@@ -51,7 +51,7 @@ TEST_F(MungeJobs, NodesMeetWithNoOtherSetUp) {
   EXPECT_EQ(b->wait(), 0) << b->err();
   end(*service);
   EXPECT_THAT(service->err(), HasSubstr("munge authenticates agents"));
-  EXPECT_THAT(service->err(), Not(HasSubstr("ANYONE")));
+  EXPECT_THAT(service->err(), Not(HasSubstr("anyone")));
 }
 
 // The service shows a certificate, and the nodes have none. munge proves the identity of the
@@ -144,7 +144,7 @@ TEST_F(MungeJobs, WhoDemandsProofDoesNotRunWithoutIt) {
   EXPECT_THAT(job->err(), HasSubstr("--require-auth: needs a key"));
   auto service = start_service("*:0");
   EXPECT_EQ(service->wait(), 2);
-  EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));
+  EXPECT_THAT(service->err(), HasSubstr("--require-auth: anyone who can reach"));
 }
 
 // Two users: root and `nobody`. The uid of `nobody` is in the range of people's uids.

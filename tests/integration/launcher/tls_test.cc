@@ -99,10 +99,10 @@ TEST_F(Tls, CertificatesOnBothSidesAreAsGoodAsAKey) {
   auto closed = start_rendezvous(joined({"--listen=*:0"}, both));
   EXPECT_NE(listening_address(*closed), "") << closed->err();
   end(*closed);
-  EXPECT_THAT(closed->err(), Not(HasSubstr("ANYONE")));
+  EXPECT_THAT(closed->err(), Not(HasSubstr("anyone")));
   auto open = start_rendezvous(joined({"--listen=*:0"}, own(service_files_)));
   EXPECT_NE(listening_address(*open), "") << open->err();
-  EXPECT_TRUE(open->wait_for_err("ANYONE")) << open->err();
+  EXPECT_TRUE(open->wait_for_err("anyone")) << open->err();
   end(*open);
   auto refused = start_rendezvous(joined({"--listen=*:0", "--require-auth"}, own(service_files_)));
   EXPECT_EQ(refused->wait(), 2);

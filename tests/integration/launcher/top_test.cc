@@ -8,6 +8,7 @@
 
 #include "base/exit_codes.h"
 #include "tests/integration/launcher/control_jobs_frame.h"
+#include "tests/support/host_has.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -27,6 +28,10 @@ class TopTest : public ControlByServiceTest {
   static constexpr int kColumns = 100;
   static constexpr int kRows = 12;
 
+  void SetUp() override {
+    ControlByServiceTest::SetUp();
+    if (!host_has_pseudo_terminals()) GTEST_SKIP() << kNoPseudoTerminals;
+  }
   void open_top(const std::string& arguments = "") {
     ChildProcess::Options options =
         environment({{"XDG_RUNTIME_DIR", runtime()}, {"USER", "ada"}, {"TERM", "xterm"}});

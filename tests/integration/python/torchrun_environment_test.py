@@ -88,7 +88,7 @@ def modes(number: int) -> dict[str, Mode]:
         "static": Mode([two, f"--master-port={number}"], equal=where),
         "static with an id and a role": Mode(
             [two, f"--master-port={number}", "--rdzv_id=job7", "--role=trainer"], equal=where),
-        "c10d": Mode([two, "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{number}",
+        "c10d": Mode([two, "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{number}",
                       "--rdzv-id=job8"]),
         "two nodes": Mode([*static, "--node-rank=0"], [*static, "--node-rank=1"], equal=where),
         "virtual local ranks": Mode(["--standalone", two, "--virtual-local-rank"],
@@ -213,6 +213,7 @@ def differences(mode: Mode, theirs: dict[str, str], ours: dict[str, str]) -> lis
 
 def main() -> None:
     needs.module("torch")
+    needs.localhost()  # torchrun --standalone connects to it
     import torch.distributed.run  # noqa: F401: so that the forks have it
 
     ddprun = pathlib.Path(sys.argv[1]) / "ddprun"

@@ -161,7 +161,7 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_EQ(options.rdzv_endpoint, "h:1");
   EXPECT_EQ(options.rdzv_id, "j");
-  EXPECT_EQ(options.rdzv_backend, "c10d");
+  EXPECT_EQ(options.rdzv_backend, RdzvBackend::kC10d);
   EXPECT_EQ(options.rdzv_conf.at("a"), "1");
   EXPECT_EQ(options.max_restarts, 3);
   EXPECT_EQ(options.restart_rules.window, std::chrono::seconds(60));
@@ -315,6 +315,11 @@ TEST(CommandLine, AVariableThatStandsForNoOptionIsNotPassedOverInSilence) {
   unsetenv("PET_DUPLICATE_STDOUT_FILTERS");
 }
 
+TEST(CommandLine, AnEmptyBackendIsNone) {
+  EXPECT_EQ(parse({"--rdzv-backend=", "p"}).rdzv_backend, std::nullopt);
+  EXPECT_EQ(parse({"--rdzv-backend=etcd-v2", "p"}).rdzv_backend, RdzvBackend::kEtcdV2);
+}
+
 TEST(CommandLine, NamesWhatIsWrongInOneLine) {
   const std::vector<std::pair<Arguments, std::string>> cases{
       {{"--nproc-per-mode=2", "p"}, "did you mean --nproc-per-node"},
@@ -322,7 +327,8 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--le=1", "p"}, "unknown option --le"},
       {{"--rdzv=h", "p"},
        "--rdzv is ambiguous: --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf"},
-      {{"--signals=USR1", "p"}, "--signals-to-handle: SIGUSR1 does not end a job"},
+      {{"--signals=USR1", "p"},
+       "--signals-to-handle: invalid value 'USR1' (expected signals that end a job; "},
       {{"--frobnicate", "p"}, "unknown option --frobnicate"},
       {{"-x", "p"}, "unknown option -x"},
       {{"--nnodes=3:2", "p"}, "--nnodes: invalid value '3:2'"},
@@ -334,6 +340,8 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
        "--checkpoint-signal: invalid value 'KILL' (expected USR1, USR2, TERM, HUP"},
       {{"--no-restart-on=2,x", "p"},
        "--no-restart-on: invalid value 'x' (expected an exit code from 1 to 255"},
+      {{"--rdzv-backend=etcd-v3", "p"},
+       "--rdzv-backend: invalid value 'etcd-v3' (expected c10d, static, etcd or etcd-v2; "},
       {{"--nnodes"}, "--nnodes: the value is missing (expected "},
       {{"--signals-to-handle=SIGTERM,FOO", "p"},
        "--signals-to-handle: invalid value 'FOO' (expected signals"},

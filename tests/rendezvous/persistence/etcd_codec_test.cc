@@ -149,6 +149,8 @@ TEST(EtcdCodec, QuotesTheTextOfAnError) {
             "etcdserver: no leader");
   EXPECT_EQ(etcd_error_text(R"({"error":{"message":"no leader"}})"), "no leader");
   EXPECT_EQ(etcd_error_text("404 page\nnot found"), "404 page?not found");
+  EXPECT_EQ(etcd_error_text("404 page not found\r\n"), "404 page not found");
+  EXPECT_EQ(etcd_error_text("\n"), "");
   EXPECT_LE(etcd_error_text(std::string(100'000, 'x')).size(), 200u);
 }
 

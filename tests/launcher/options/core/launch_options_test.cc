@@ -127,7 +127,7 @@ TEST(PlanRendezvous, OneNodeNeedsNothing) {
   // torchrun ignores these options too, without a remark.
   standalone = with({1, 1});
   standalone.standalone = true;
-  standalone.rdzv_backend = "etcd";
+  standalone.rdzv_backend = RdzvBackend::kEtcd;
   standalone.rdzv_id = "run7";
   standalone.node_rank = 1;
   EXPECT_THAT(plan_rendezvous(standalone)->remarks,
@@ -137,7 +137,7 @@ TEST(PlanRendezvous, OneNodeNeedsNothing) {
   alone.node_rank = 1;
   EXPECT_THAT(plan_rendezvous(alone).error().message(),
               HasSubstr("invalid value '1' (expected 0 with --nnodes=1)"));
-  alone.rdzv_backend = "c10d";
+  alone.rdzv_backend = RdzvBackend::kC10d;
   EXPECT_THAT(plan_rendezvous(alone)->remarks, testing::ElementsAre(HasSubstr("--node-rank")));
 }
 
@@ -174,7 +174,7 @@ TEST(PlanRendezvous, SeveralServicesHaveEachTheirOwnPort) {
   std::string many = "r1";
   for (int i = 2; i <= 17; ++i) many += ",r" + std::to_string(i);
   EXPECT_THAT(plan_rendezvous(with({1, 1}, many)).error().message(), HasSubstr("at most 16"));
-  for (const char* backend : {"static", "c10d"}) {
+  for (const RdzvBackend backend : {RdzvBackend::kStatic, RdzvBackend::kC10d}) {
     LaunchOptions options = with({2, 2}, "r1,r2");
     options.rdzv_backend = backend;
     ASSERT_FALSE(plan_rendezvous(options)) << "a node of the job would serve";
@@ -183,7 +183,7 @@ TEST(PlanRendezvous, SeveralServicesHaveEachTheirOwnPort) {
 }
 
 TEST(PlanRendezvous, WithEtcdTheNodesElectTheOneThatServes) {
-  for (const char* backend : {"etcd", "etcd-v2"}) {
+  for (const RdzvBackend backend : {RdzvBackend::kEtcd, RdzvBackend::kEtcdV2}) {
     LaunchOptions options = with({2, 4}, "e1,e2:1234");
     options.rdzv_backend = backend;
     ASSERT_FALSE(plan_rendezvous(options)) << "all jobs would meet in one";
@@ -232,7 +232,7 @@ TEST(PlanRendezvous, TorchrunsStaticCommandLineMeansItsMaster) {
   options.master_port = 1234;
   EXPECT_EQ(plan_rendezvous(options)->endpoint.port, 1234);
   LaunchOptions explicit_static = with({2, 2}, "node0:5");
-  explicit_static.rdzv_backend = "static";
+  explicit_static.rdzv_backend = RdzvBackend::kStatic;
   EXPECT_EQ(plan_rendezvous(explicit_static)->mode, Rendezvous::Mode::kStatic);
   EXPECT_EQ(plan_rendezvous(explicit_static)->endpoint.port, 5);
 }
@@ -273,9 +273,7 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   std::vector<Case> cases;
   cases.push_back({with({2, 2}), "--nnodes"});
   LaunchOptions bad = with({1, 1});
-  bad.rdzv_backend = "zookeeper";
-  cases.push_back({bad, "--rdzv-backend"});
-  bad.rdzv_backend = "etcd";
+  bad.rdzv_backend = RdzvBackend::kEtcd;
   cases.push_back({bad, "--rdzv-endpoint"});
   bad.rdzv_endpoint = "e1";
   bad.rdzv_conf = {{"protocol", "ftp"}};

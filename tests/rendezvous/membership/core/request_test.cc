@@ -125,6 +125,16 @@ TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {
   EXPECT_EQ(answer.text, "--rank: invalid value '4' (expected 0 to 3)");
 }
 
+TEST_F(MembershipRequestTest, OneWorkerHasOneRank) {
+  start({1, 1});
+  join("node0", 1);
+  say("node0", AgentPhase::kRunning, 0);
+  UserRequest signal = request(What::kSignal);
+  signal.signal = SIGUSR1;
+  signal.rank = Rank(7);
+  EXPECT_EQ(ask(signal).text, "--rank: invalid value '7' (expected 0)");
+}
+
 TEST_F(MembershipRequestTest, NobodyIsSignalledWhereANodeCannotBeReached) {
   two_run();
   job_->disconnected("id-node1");

@@ -42,6 +42,12 @@ TEST(StatePlace, OtherTextsAreRefused) {
   EXPECT_NE(trouble_of("etcd://h1/" + std::string(StatePlace::kMaxPrefixBytes, 'p')), "");
 }
 
+TEST(StatePlace, AMemberIsNamedOnce) {
+  EXPECT_EQ(trouble_of("etcd://h1,h2,h1:2379/p"),
+            "invalid value 'etcd://h1,h2,h1:2379/p' (h1:2379 is named twice)");
+  EXPECT_EQ(trouble_of("etcd://h1,h1:2380/p"), "") << "two members on one host";
+}
+
 TEST(StatePlace, APasswordIsNotRepeated) {
   EXPECT_EQ(trouble_of("etcd://me:secret@h1/p").find("secret"), std::string::npos);
   EXPECT_NE(trouble_of("etcd://me:secret@h1/p").find("--etcd-password-file"), std::string::npos);
