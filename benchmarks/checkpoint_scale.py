@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures saving and restoring large checkpoints, with floors beside them.
+"""Measures saving and restoring large checkpoints, and their floors.
 
     ninja -C build/release benchmarks
     benchmarks/checkpoint_scale.py [--bin build/release/bin] [--mib 1024 4096] [--tensors 100000]

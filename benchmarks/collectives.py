@@ -330,7 +330,7 @@ def compute(bench: Bench) -> None:
                 bench.note(section="compute", call="all_reduce", bytes=size, ranks=2, system=name,
                            quiet_us=quiet["us"], compute=round(share, 4), **with_work)
                 print(f"compute  all_reduce  {size}  {name}: {quiet['us']:.5g} us alone, "
-                      f"{with_work['us']:.5g} us beside computing, which gets {share:.0%} of the "
+                      f"{with_work['us']:.5g} us while computing, which gets {share:.0%} of the "
                       "cores", flush=True)
         computing.end()
 

@@ -246,7 +246,7 @@ def compute(figures: Figures) -> str:
         "all_reduce, 2 ranks, while a process on each core computes. Computing gets so much of "
         "what it gets alone; together:\n"
         "its share and the all_reduce's share of the speed that it has alone:",
-        table(["size", "system", "alone", "beside computing", "computing gets", "together", "goal"],
+        table(["size", "system", "alone", "while computing", "computing gets", "together", "goal"],
               rows)])
 
 
@@ -288,11 +288,11 @@ TABLES = {"two": two, "others": others, "many": many, "network": network, "compu
 
 def facts_text(figures: Figures) -> str:
     facts = figures.facts
-    beside = [f"gloo of PyTorch {facts['torch']}" if facts.get("torch") else "",
-              f"OpenMPI {facts['mpi']}" if facts["mpi"] else ""]
+    peers = [f"gloo of PyTorch {facts['torch']}" if facts.get("torch") else "",
+             f"OpenMPI {facts['mpi']}" if facts["mpi"] else ""]
     return (f"{facts['cores']} cores ({facts['processor']}), Linux {facts['kernel']}, load "
-            f"{facts['load']} at the start; medians of {facts['rounds']} rounds; beside "
-            + (" and ".join(filter(None, beside)) or "no peers") + ".")
+            f"{facts['load']} at the start; medians of {facts['rounds']} rounds; peers: "
+            + (" and ".join(filter(None, peers)) or "none") + ".")
 
 
 def sections_in(figures: Figures) -> list:

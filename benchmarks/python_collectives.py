@@ -11,7 +11,7 @@
   without DDP: the median of the ratios in each round.
 
 Figures are medians of the rounds on rank 0. --docs puts the tables into
-docs/measurements/python.md. Use an idle machine. The library is in the folder lib beside --bin.
+docs/measurements/python.md. Use an idle machine. The library is in the folder lib next to --bin.
 """
 import argparse
 import datetime
@@ -128,7 +128,7 @@ def report(rows, steps):
                      time_text(record.get("ddprun plain")),
                      *("" if one is None else f"{one:.0%}" for one in more.values()),
                      met_text(met)])
-    return (table(["ranks", "all_reduce", "gloo", "ddprun", "R", "library", "ddprun beside it",
+    return (table(["ranks", "all_reduce", "gloo", "ddprun", "R", "library", "ddprun in turn",
                    "goal", "met"], calls) + "\n\n"
             + table(["gradients", "net", "a step alone", "gloo, more", "ddprun, more",
                      "sends nothing, more", "C++, more", "<= C++ + 5 points"], nets))

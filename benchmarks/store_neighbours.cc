@@ -179,7 +179,7 @@ void add_for(Client& client, Duration length, std::vector<double>& microseconds)
 }
 
 void measure(const Heavy& heavy, Client& ordinary) {
-  std::vector<double> alone, beside;
+  std::vector<double> alone, loaded;
   std::atomic<int> acts = 0;
   heavy.act();
   for (int round = 0; round < kRounds; ++round) {
@@ -189,21 +189,21 @@ void measure(const Heavy& heavy, Client& ordinary) {
       setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 0);
       for (; !end; ++acts) heavy.act();
     });
-    add_for(ordinary, kRound, beside);
+    add_for(ordinary, kRound, loaded);
     end = true;
     neighbour.join();
   }
-  const double p99_alone = percentile(alone, 0.99), p99 = percentile(beside, 0.99);
+  const double p99_alone = percentile(alone, 0.99), p99 = percentile(loaded, 0.99);
   std::printf("%-52s %7.0f %7.0f | %7.0f %9.0f %9.0f | %+9.0f %6.1f\n", heavy.name,
-              percentile(alone, 0.5), p99_alone, percentile(beside, 0.5), p99,
-              percentile(beside, 1.0), p99 - p99_alone,
+              percentile(alone, 0.5), p99_alone, percentile(loaded, 0.5), p99,
+              percentile(loaded, 1.0), p99 - p99_alone,
               acts / std::chrono::duration<double>(kRounds * kRound).count());
   std::fflush(stdout);
 }
 
 void run(const std::string& wanted) {
   Client ordinary;
-  std::printf("%-52s %15s | %27s |\n", "ADD, microseconds", "alone", "beside");
+  std::printf("%-52s %15s | %27s |\n", "ADD, microseconds", "alone", "with the heavy client");
   std::printf("%-52s %7s %7s | %7s %9s %9s | %9s %6s\n", "", "p50", "p99", "p50", "p99", "longest",
               "p99 more", "acts/s");
   for (const Heavy& heavy : heavy_clients()) {

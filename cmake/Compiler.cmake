@@ -22,8 +22,8 @@ endif()
 find_program(MOLD_PROGRAM mold)
 
 # The headers' templates (Asio, JSON, LibTorch) cost each unit 2 to 4 s. So the sources of a room or
-# of a test program are compiled several at a time (8, with LibTorch 12), and their names must
-# differ, also in unnamed namespaces. OFF: a change of one source compiles that source only.
+# of a test program are compiled several at a time (8, with LibTorch 12). Their names must differ,
+# also in unnamed namespaces. OFF: a change of one source compiles that source only.
 option(DDPRUN_UNITY "Compile several sources of a room or test program as one unit" ON)
 
 # Options of ddprun's own targets only: warnings, sanitizers and the linker never reach a

@@ -102,7 +102,7 @@ class _Group:
         return True
 
     def wants_entries(self, now, cost):
-        """cost: seconds that a reading takes."""
+        """Returns whether to read the entries now. cost: seconds that a reading takes."""
         share = _SHARE_WAITING if self._completed() < self._enqueued() else _SHARE_WORKING
         return not self._was_read and now - self._since >= max(_STANDS, cost / share)
 

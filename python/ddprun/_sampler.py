@@ -71,7 +71,7 @@ class DistributedSampler:
 
     @property
     def position(self) -> int:
-        """The samples of this epoch that all ranks together have got."""
+        """Counts the samples of this epoch that all ranks together have got."""
         if self._begin is None:
             return self._start
         done = self._reached if self._is_counted else self._handed_out

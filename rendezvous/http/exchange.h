@@ -42,8 +42,8 @@ using HttpFinish = std::function<void(HttpPage)>;
 class HttpFeed {
  public:
   virtual ~HttpFeed() = default;
-  // Called once, when the head was sent. wake() tells that take() has events. The feed calls it on
-  // the same thread, not from within take(), and not after its own end.
+  // Begins the feed. Called once, when the head was sent. wake() says that take() has events. The
+  // feed calls it on the same thread, not from within take(), and not after its own end.
   virtual void begin(std::function<void()> wake) = 0;
   // Returns the events since the last call, in the form of event_text(); empty: none.
   virtual std::string take() = 0;

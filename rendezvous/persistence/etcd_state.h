@@ -52,7 +52,8 @@ class EtcdState final : public StateStore {
   EtcdState(boost::asio::io_context& io, EtcdStateOptions options, Rng rng, EtcdStateEvents events);
   ~EtcdState() override;
 
-  // The numbers of a term begin with 1. No effect after resign(). REQUIRES: this service leads.
+  // Writes a change of this term, whose numbers begin with 1. Does nothing after resign().
+  // REQUIRES: this service leads.
   void keep(std::uint64_t number, const StateChange& change) override;
   // Returns whether agents may be answered now.
   bool serves() const;

@@ -61,14 +61,14 @@ void read(const nlohmann::json& json, const char* key, std::uint64_t& value);
 void read(const nlohmann::json& json, const char* key, Generation& generation);
 void read(const nlohmann::json& json, const char* key, Duration& duration,
           Duration min = Duration::zero());
-// Milliseconds since the epoch of the clock, which may be that of the calendar.
+// Reads milliseconds since the epoch of the clock, which may be that of the calendar.
 void read(const nlohmann::json& json, const char* key, TimePoint& time);
 void read(const nlohmann::json& json, const char* key, std::string& text, std::size_t max_bytes);
 void read(const nlohmann::json& json, const char* key, std::string& name, Name how);
 void read(const nlohmann::json& json, const char* key, std::vector<std::string>& list,
           Addresses most);
 void read(const nlohmann::json& json, const char* key, std::vector<LocalRank>& ranks);
-// Times out of bounds are clamped.
+// Clamps times that are out of bounds.
 void read(const nlohmann::json& json, const char* key, std::vector<Duration>& times);
 void read(const nlohmann::json& json, const char* key, std::vector<std::uint32_t>& numbers,
           Most most);
@@ -114,7 +114,7 @@ class FieldReader {
   void field(const char* key, T& value, const How&... how) {
     read(json_, key, value, how...);
   }
-  // A missing field leaves the value as it is.
+  // Reads the field. A missing one leaves the value as it is.
   template <class T, class... How>
   void optional(const char* key, bool /*is_written*/, T& value, const How&... how) {
     if (json_.contains(key)) read(json_, key, value, how...);

@@ -777,7 +777,9 @@ class Failures(frame.Test):
         calls = self.calls_of_a_save()
         self.assertTrue(any(".claim.json" in path for name, path in calls if name == "rename"))
         self.assertEqual(calls[-1][0], "unlink")
-        dice = random.Random(os.environ.get("DDPRUN_TEST_SEED", "25"))
+        seed = os.environ.get("DDPRUN_TEST_SEED", "25")
+        print(f"seed: DDPRUN_TEST_SEED={seed}", flush=True)
+        dice = random.Random(seed)
         last = 1
         with self.new_run():
             save(self.run1, last, keep_last=1)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -15,8 +16,12 @@ inline std::uint64_t number_from(const char* variable, std::uint64_t unless_give
   const char* given = std::getenv(variable);
   return given ? std::strtoull(given, nullptr, 10) : unless_given;
 }
+// Returns the seed of the test, and prints it.
 inline std::uint64_t test_seed(std::uint64_t unless_given) {
-  return number_from("DDPRUN_TEST_SEED", unless_given);
+  const std::uint64_t seed = number_from("DDPRUN_TEST_SEED", unless_given);
+  std::printf("seed: DDPRUN_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  return seed;
 }
 
 // Returns a random duration shorter than `longest`.

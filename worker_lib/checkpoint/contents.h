@@ -44,7 +44,7 @@ void expect_sound_names(const TrainingState& state);
 // Returns the hash for the manifest: model_hash() of the one model, or a hash over all of them
 // with their names.
 std::string hash_of_models(const TrainingState& state);
-// The same of the state whose contents_of() without shares these are.
+// Returns the same of the state whose contents_of() without shares these are.
 std::string hash_of_models(const PickleDict& contents);
 
 // share: rank 0's, if each rank writes its own. snapshot: null, or copies what the

@@ -39,8 +39,8 @@ class FileCopy {
   // may be there in part.
   void write(const std::string& path);
 
-  // For the layout only.
-  //
+  // Calls of the layout only:
+
   // Puts bytes in memory, or a view of the checkpoint, at the end of the file. Does not throw.
   void put(std::string_view bytes);
   // Puts the elements of a tensor in row-major order. storage: a view of the checkpoint. REQUIRES:

@@ -88,7 +88,7 @@ class GroupCore {
   // (SharedProgress::begin_work). Once it returns an empty list after a failure, it always does.
   std::vector<int> ranks_at_work() const;
 
-  // See CpuGroup.
+  // Does what CpuGroup says.
   std::vector<int> ranks_ahead(Duration patience);
 
   // Ends the group with a failure that no call of this rank has met.

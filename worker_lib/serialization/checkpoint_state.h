@@ -135,7 +135,7 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
 // Returns 16 hexadecimal digits. Two models share them if and only if load_into() accepts the
 // state dict of one for the other.
 std::string model_hash(const torch::nn::Module& module);
-// The same of the module whose module_state() this is.
+// Returns the same of the module whose module_state() this is.
 std::string model_hash(const PickleDict& module_state);
 
 // Implements load_into() of ddprun/state_file.h. doing, whose: for the error ("load ...", "the

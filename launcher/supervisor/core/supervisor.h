@@ -57,8 +57,8 @@
 //
 // kChecking ends with NodeChecked: a fit node goes to kRunning. One that is not fit goes to kIdle,
 // reports why, and is never given workers again. Every other event has there the effect that it has
-// in kIdle. But Wait, Assignment and a Stop of an older generation have none, a checkpoint signal
-// is remembered until the check has ended, and a lost service ends the check.
+// in kIdle. But Wait, Assignment and a Stop of an older generation have none. A checkpoint signal
+// is remembered until the check has ended. A lost service ends the check.
 //
 // "Look" means to inspect the workers (LookAtWorkers). "For good" means that the agent will not
 // wait for the service. "Refused" means that the service does not accept this node.

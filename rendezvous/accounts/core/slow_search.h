@@ -55,9 +55,9 @@ class SlowSearch {
   void end();
 
   // Takes what a node has reported. Reports of other agents or generations, and steps that do not
-  // have a time for each worker, are dropped. Returns a line for each rank or node that is now
-  // slow and was not before, for each that is not slow any more, and for what limits the steps if
-  // that is news.
+  // have a time for each worker, are dropped. Returns a line for each rank or node that has
+  // become slow, and for each that is not slow any more. Adds a line for what limits the steps
+  // if that is news.
   std::vector<std::string> take(const std::string& agent_id, const StepReport& report);
 
   // Begins a round if it is due. Returns what the agents are told.

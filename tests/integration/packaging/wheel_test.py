@@ -4,7 +4,7 @@ and its package run alone.
 argv: the folder of the sources, a build folder (kept, so that the next build is quick), the
 C++ compiler, and more options of CMake (-DNAME=VALUE ...). With --auditwheel as the first word it
 asks auditwheel instead whether the wheel may have a manylinux tag, in an environment that it makes.
-With --pytorch it installs the wheel without PyTorch and beside several of its versions, one after
+With --pytorch it installs the wheel without PyTorch, and with several of its versions, one after
 the other (6 GB each), and prints a line for each: what the package and the backend do there.
 
 The wheel is installed and run under a root that has a Python and the libraries that Python and

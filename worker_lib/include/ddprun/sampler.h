@@ -69,8 +69,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   //
   // DistributedDataParallel compares the epochs of the ranks in each synchronised pass, and
   // throws kInvalidArgument on every rank if they differ. It does so for samplers that were made
-  // with its group, that have the same rank and world size, or whose position a
-  // CheckpointManager with its group has saved or restored.
+  // with its group, and for those of the same rank and world size. It also does so for those whose
+  // position a CheckpointManager with its group has saved or restored.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const;
 

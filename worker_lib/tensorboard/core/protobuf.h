@@ -15,11 +15,11 @@ std::string varint(std::uint64_t number);
 
 class ProtobufMessage {
  public:
-  // Types int32, int64, bool and enums. A negative number takes ten bytes.
+  // Adds a field of type int32, int64, bool or enum. A negative number takes ten bytes.
   ProtobufMessage& add_integer(int field, std::int64_t value);
   ProtobufMessage& add_float(int field, float value);
   ProtobufMessage& add_double(int field, double value);
-  // Types string and bytes.
+  // Adds a field of type string or bytes.
   ProtobufMessage& add_bytes(int field, std::string_view bytes);
   ProtobufMessage& add_message(int field, const ProtobufMessage& message) {
     return add_bytes(field, message.bytes());
