@@ -2,6 +2,7 @@
 // survives the loss of any of its nodes.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/concat.h"
 #include "base/fail.h"
@@ -344,6 +345,9 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
       .reload = {}};
   if (!given.key_file.empty() || given.tls.is_given() || given.etcd_tls.is_given()) {
     service.reload = [server, &given, &log] { reload(given, log, *server); };
+  } else if (std::getenv("NOTIFY_SOCKET")) {
+    // `systemctl reload` must not end the service. systemd would not start it again.
+    service.reload = [&log] { log.info("got SIGHUP, and has no file to read again"); };
   }
   return service;
 }

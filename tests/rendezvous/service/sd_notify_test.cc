@@ -100,6 +100,18 @@ TEST(SdNotify, ADaemonSaysWhenItListensAndWhenItEnds) {
   EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
 
+TEST(SdNotify, AServiceWithNothingToReadAgainSurvivesAReload) {
+  const TemporaryDirectory directory;
+  Manager manager(directory / "notify");
+  ChildProcess daemon({program("ddp-rendezvous"), "--listen", "127.0.0.1:0"});
+  EXPECT_THAT(manager.hear(), HasSubstr("READY=1"));
+  daemon.signal(SIGHUP);
+  EXPECT_TRUE(daemon.wait_for_err("has no file to read again")) << daemon.err();
+  daemon.signal(SIGTERM);
+  EXPECT_EQ(manager.hear(), "STOPPING=1");
+  EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
 TEST(SdNotify, ADaemonGoesOnWithoutItsManager) {
   setenv("NOTIFY_SOCKET", "/nobody/listens/here", 1);
   ChildProcess daemon({program("ddp-rendezvous"), "--listen", "127.0.0.1:0"});
