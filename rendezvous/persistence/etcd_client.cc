@@ -399,12 +399,13 @@ void EtcdClient::watch(const EtcdRequest& request, Duration allowed,
                        std::function<void(const Error& why)> ended) {
   if (watch_) watch_->end();
   watch_ = new_connection(member_);
-  watch_->watch(request, token_, allowed, std::move(on_line),
-                [this, member = member_, ended = std::move(ended)](const Result<std::string>& body) {
-                  watch_.reset();
-                  leave(member);
-                  ended(body.error());
-                });
+  watch_->watch(
+      request, token_, allowed, std::move(on_line),
+      [this, member = member_, ended = std::move(ended)](const Result<std::string>& body) {
+        watch_.reset();
+        leave(member);
+        ended(body.error());
+      });
 }
 
 std::shared_ptr<EtcdClient::Connection> EtcdClient::new_connection(std::size_t member) {

@@ -90,7 +90,7 @@ class Transport : public std::enable_shared_from_this<Transport> {
   boost::asio::ip::tcp::socket socket_;
   std::optional<TlsChannel> tls_;
   std::optional<Error> broken_;  // error of the TLS channel, after which it cannot be used
-  std::string received_;  // plain bytes from TLS, not read yet
+  std::string received_;         // plain bytes from TLS, not read yet
   Handler on_open_;
   ReadHandler on_read_;
   Handler on_written_;
