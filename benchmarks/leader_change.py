@@ -11,7 +11,8 @@ programs ran.
     killed      SIGKILL of the leader, until the last of 8 agents is served by another one
     frozen      the same after SIGSTOP
     etcd        SIGKILL of etcd's leader at once before a failure is reported, until all agents of
-                the job have the next generation. `lost`: agents that would end their workers
+                the job have the next generation. `lost`: agents that would end their workers.
+                `etcd has no leader`: until a plain client's write succeeds, in the same rounds
     decision    a failure reported, until all 4 agents of the job have the next generation: with
                 etcd and with a directory (--state dir:), in turn. A decision writes twice, one
                 after the other. `etcd alone` is two such writes by a plain client
@@ -75,6 +76,42 @@ class Writer:
             if reply.status != 200:
                 raise RuntimeError(f"etcd refuses a write: {text}")
         return now() - begin
+
+
+class Prober:
+    """Writes to each member of etcd, to find when etcd has a leader again."""
+
+    TRY_TIME = 0.1
+
+    def __init__(self, etcd: Etcd) -> None:
+        self.written = queue.Queue()
+        self.is_over = False
+        self.threads = [threading.Thread(target=self.probe, args=(at, index)) for index, at in
+                        enumerate(etcd.place()[len("etcd://"):].split(","))]
+        for thread in self.threads:
+            thread.start()
+
+    def probe(self, at: str, index: int) -> None:
+        put = json.dumps({"key": base64.b64encode(f"probe{index}".encode()).decode()})
+        while not self.is_over:
+            connection = http.client.HTTPConnection(at, timeout=self.TRY_TIME)
+            try:
+                connection.request("POST", "/v3/kv/put", put)
+                if connection.getresponse().status == 200:
+                    self.written.put(now())
+                    return
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.02)  # a dead member refuses at once
+            finally:
+                connection.close()
+
+    def first(self) -> float:
+        """Returns when the first write has succeeded, and ends."""
+        when = self.written.get(timeout=PATIENCE)
+        self.is_over = True
+        for thread in self.threads:
+            thread.join()
+        return when
 
 
 class Service:
@@ -215,13 +252,17 @@ def main() -> None:
         few.close()
 
         deciding = agents_of(services, options.rounds, 4)
-        times = []
+        times, alone = [], []
         for job in range(max(2, options.rounds // 4)):
             lost = etcd.call("leader")
             etcd.call("kill", lost)
+            begin, prober = now(), Prober(etcd)
             times.append(deciding.decide(job))
+            alone.append(prober.first() - begin)
             etcd.call("start", lost)
         row("etcd's leader killed, then a decision", times, more=f" lost: {deciding.lost}")
+        row("etcd has no leader", alone)
+        row("their difference", [time - floor for time, floor in zip(times, alone)])
         deciding.close()
 
         on_etcd = agents_of(services, options.rounds, 4)

@@ -1,6 +1,11 @@
-// EtcdClient: calls etcd's HTTP/JSON gateway. Every request goes to one member, and has a short
-// time: a request in flight when etcd's leader dies is never answered. After a failure the next
-// request goes to the next member.
+// EtcdClient: calls etcd's HTTP/JSON gateway. Every request has a short time: a request in flight
+// when etcd's leader dies is never answered.
+//
+//   - A request goes to one member. If it is silent for a quarter of the request's time, a
+//     repeatable request goes to the next member, too, and so on. The first answer counts.
+//   - After a failure or such a silence, later requests go to the next member.
+//   - One connection to each member is kept for the next request. If the member has closed it
+//     before any byte of an answer, a repeatable request is repeated once, on a new connection.
 //
 // Owner and threads: RendezvousServer's thread, that of the io_context. It makes all calls and gets
 // all callbacks, never within the call that they belong to. After the destructor, none is called.
@@ -35,6 +40,8 @@ struct EtcdClientOptions {
   // Called with the time of each answer, as the member's clock has it ("Sat, 28 Nov 2026 07:57:26
   // GMT"). May be empty.
   std::function<void(std::string_view date)> see_date = nullptr;
+  // A connection without a request is closed after this time.
+  Duration kept_for = std::chrono::seconds(5);
   // Where several clients find the addresses of the members. Outlives them. Null: of this client.
   NameService* names = nullptr;
   // Returns a context made from files that may have been renewed; null: they have an error. Called
@@ -68,11 +75,12 @@ class EtcdClient {
   // Proves the user again before the next call. Calls that etcd refuses do this by themselves.
   void log_in_again() { token_.clear(); }
   // Makes later calls and watches use this context.
-  void set_tls(TlsContextPtr tls) { options_.tls = std::move(tls); }
+  void set_tls(TlsContextPtr tls);
 
  private:
-  class Exchange;
-  struct Call {
+  class Connection;
+  class Call;
+  struct Unsent {
     EtcdRequest request;
     Duration allowed;
     Handler then;
@@ -81,9 +89,16 @@ class EtcdClient {
   void send(const EtcdRequest& request, Duration allowed, Handler then);
   void log_in();
 
+  std::shared_ptr<Connection> new_connection(std::size_t member);
+  // Returns the connection that is kept, or a new one.
+  std::shared_ptr<Connection> connection_to(std::size_t member);
+  // Keeps a connection whose request is answered.
+  void keep(const std::shared_ptr<Connection>& connection);
+  void drop_kept();
+  // Draws conclusions for later requests.
+  void failed(std::size_t member, const Error& why);
   // Makes the next request go to the member after this one.
   void leave(std::size_t member);
-  void renew_tls();
 
   boost::asio::io_context& io_;
   EtcdClientOptions options_;
@@ -91,10 +106,11 @@ class EtcdClient {
   NameService& names_;
   TimePoint renewed_at_{};  // TLS
   std::size_t member_ = 0;
-  std::string token_;         // proves the user at every member that has not restarted since
-  std::vector<Call> unsent_;  // wait for a token
-  std::vector<std::shared_ptr<Exchange>> calls_;
-  std::shared_ptr<Exchange> watch_;
+  std::string token_;           // proves the user at every member that has not restarted since
+  std::vector<Unsent> unsent_;  // wait for a token
+  std::vector<std::shared_ptr<Call>> calls_;
+  std::vector<std::shared_ptr<Connection>> kept_;  // of each member; null: none
+  std::shared_ptr<Connection> watch_;
 };
 
 // Makes one call to the first member, and waits for its answer. For programs without an event loop.

@@ -114,11 +114,11 @@ EtcdRequest grant_lease(Duration lease, EtcdLease id) {
 }
 
 EtcdRequest keep_lease(EtcdLease lease) {
-  return {"/v3/lease/keepalive", Json{{"ID", std::to_string(lease)}}.dump()};
+  return {"/v3/lease/keepalive", Json{{"ID", std::to_string(lease)}}.dump(), true};
 }
 
 EtcdRequest revoke_lease(EtcdLease lease) {
-  return {"/v3/lease/revoke", Json{{"ID", std::to_string(lease)}}.dump()};
+  return {"/v3/lease/revoke", Json{{"ID", std::to_string(lease)}}.dump(), true};
 }
 
 EtcdRequest create_leader_key(std::string_view prefix, EtcdLease lease, std::string_view address) {
@@ -129,11 +129,12 @@ EtcdRequest create_leader_key(std::string_view prefix, EtcdLease lease, std::str
       {"compare", {{{"key", to_base64(key)}, {"target", "CREATE"}, {"create_revision", "0"}}}},
       {"success", {put, range_of(key)}},
       {"failure", {range_of(key)}}};
-  return {"/v3/kv/txn", body.dump()};
+  // The comparison lets one of several such requests succeed. All answers say whose key it is.
+  return {"/v3/kv/txn", body.dump(), true};
 }
 
 EtcdRequest read_leader_key(std::string_view prefix) {
-  return {"/v3/kv/range", Json{{"key", to_base64(leader_key(prefix))}}.dump()};
+  return {"/v3/kv/range", Json{{"key", to_base64(leader_key(prefix))}}.dump(), true};
 }
 
 EtcdRequest watch_leader_key(std::string_view prefix, EtcdRevision from) {
@@ -147,7 +148,7 @@ EtcdRequest read_state(std::string_view prefix) {
   // The end of a range is the prefix with its last byte plus one: '0' follows '/'.
   const Json body{{"key", to_base64(std::string(prefix) + "/")},
                   {"range_end", to_base64(std::string(prefix) + "0")}};
-  return {"/v3/kv/range", body.dump()};
+  return {"/v3/kv/range", body.dump(), true};
 }
 
 EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write, EtcdLease keys_lease) {
@@ -172,7 +173,8 @@ EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write, EtcdLe
                                   : put(key, entry.value));
   }
   body["failure"] = {range_of(leader), range_of(chain)};
-  return {"/v3/kv/txn", body.dump()};
+  // As above: the chain key tells whether an earlier one has succeeded.
+  return {"/v3/kv/txn", body.dump(), true};
 }
 
 EtcdRequest authenticate(std::string_view user, const Secret& password) {

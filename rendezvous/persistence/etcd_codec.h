@@ -24,6 +24,8 @@ namespace ddprun {
 struct EtcdRequest {
   std::string path;  // "/v3/kv/range"
   std::string body;  // JSON
+  // Whether it has the same effect if it is performed twice.
+  bool is_repeatable = false;
 };
 
 // Makes the request for a lease. It is rounded up to whole seconds, as etcd counts them. id: 0 lets

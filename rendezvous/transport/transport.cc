@@ -18,6 +18,13 @@ namespace {
 // Encrypts this much at a time, so that a large page is not held twice.
 constexpr std::size_t kSliceBytes = 64 * 1024;
 
+// Returns the buffer of this thread's reads. Its bytes are used before the next read begins, so an
+// idle connection needs none of its own.
+asio::mutable_buffer read_buffer() {
+  thread_local const auto bytes = std::make_unique_for_overwrite<char[]>(Transport::kReadBytes);
+  return asio::buffer(bytes.get(), Transport::kReadBytes);
+}
+
 Error lost(const error_code& why) {
   const bool is_closed = why == asio::error::eof;
   return Error{.kind = ErrorKind::kConnection,
@@ -54,13 +61,12 @@ void Transport::tell_reader() {
 void Transport::wait_for_bytes() {
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     if (!self->on_read_ && !self->on_open_) return;  // it was closed
+    const asio::mutable_buffer buffer = read_buffer();
     std::size_t size = 0;
-    if (!error && self->never_waits(error)) {
-      size = self->socket_.read_some(asio::buffer(self->buffer_), error);
-    }
+    if (!error && self->never_waits(error)) size = self->socket_.read_some(buffer, error);
     if (error == asio::error::would_block) return self->wait_for_bytes();
     if (error) return self->fail(lost(error));
-    self->take({self->buffer_.data(), size});
+    self->take({static_cast<const char*>(buffer.data()), size});
   });
 }
 

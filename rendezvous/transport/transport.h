@@ -9,7 +9,6 @@
 // the call that began the operation.
 #pragma once
 
-#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
@@ -28,6 +27,9 @@ class Transport : public std::enable_shared_from_this<Transport> {
  public:
   // Limit for encrypted bytes that wait to be sent while the peer does not read.
   static constexpr std::size_t kMaxOwedBytes = 256 * 1024;
+
+  // The most that a read takes from the socket. All connections of a thread share one buffer.
+  static constexpr std::size_t kReadBytes = 64 * 1024;
 
   // kConnection: the connection has ended. kProtocol: the peer sent bytes that are not TLS, or
   // the two sides found no common TLS parameters.
@@ -51,9 +53,9 @@ class Transport : public std::enable_shared_from_this<Transport> {
   // Waits until the TLS handshake is over. Errors are those of read(). REQUIRES: is_tls(), no
   // read is in progress.
   void open(Handler then);
-  // Waits for plain bytes, at most a few KiB. They are valid inside the handler. Without TLS, a
-  // waiting read has taken no bytes from the socket, so release() loses none. REQUIRES: no read
-  // is in progress.
+  // Waits for plain bytes, and passes those that have come: at most about kReadBytes. They are
+  // valid inside the handler. Without TLS, a waiting read has taken no bytes from the socket, so
+  // release() loses none. REQUIRES: no read is in progress.
   void read(ReadHandler then);
   // Writes `plain`, which must stay valid until the handler runs. REQUIRES: there is at least
   // one byte; no write is in progress; with TLS, something was read or the handshake is over.
@@ -88,8 +90,7 @@ class Transport : public std::enable_shared_from_this<Transport> {
   boost::asio::ip::tcp::socket socket_;
   std::optional<TlsChannel> tls_;
   std::optional<Error> broken_;  // error of the TLS channel, after which it cannot be used
-  std::array<char, 4096> buffer_;
-  std::string received_;  // plain bytes from TLS, not read yet
+  std::string received_;         // plain bytes from TLS, not read yet
   Handler on_open_;
   ReadHandler on_read_;
   Handler on_written_;

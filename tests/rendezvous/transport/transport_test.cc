@@ -91,6 +91,25 @@ TEST_F(TransportTest, AWaitingReadHasTakenNoBytesWhenTheSocketIsReleased) {
   EXPECT_FALSE(received_);
 }
 
+TEST_F(TransportTest, AReadTakesAllThatHasCome) {
+  const std::string text(32 * 1024, 'x');
+  boost::asio::write(peer_, boost::asio::buffer(text));
+  boost::system::error_code error;
+  while (transport_->socket().available(error) < text.size() && !error) {
+  }
+  ASSERT_FALSE(error) << error.message();
+  read();
+  ASSERT_TRUE(has_read());
+  EXPECT_EQ(received_, text);
+  boost::asio::write(peer_, boost::asio::buffer(std::string("abc")));
+  read();
+  ASSERT_TRUE(has_read());
+  EXPECT_EQ(received_, "abc");
+}
+
+// A service has thousands of them.
+TEST_F(TransportTest, AnIdleConnectionHasNoBuffer) { EXPECT_LT(sizeof(Transport), 1024u); }
+
 TEST_F(TransportTest, TheEndOfThePeerIsALostConnection) {
   read();
   peer_.close();
