@@ -69,7 +69,7 @@ class Agent {
     events.directive = [this](const Directive& directive) { take(directive); };
     events.answer = [](const Answer&) {};
     events.forward_signal = [](const ForwardSignal&) {};
-    events.tell_output = [](const TellOutput&) {};
+    events.output_directive = [](const OutputDirective&) {};
     events.lost = [this](const ServiceLost&) { print("lost", number_); };
     events.refused = [](const ServiceRefused& refused) { give_up(refused.reason); };
     if (size.ranks > 0) events.ranks = [this] { return ranks(); };

@@ -48,7 +48,7 @@ double search_ns(int nodes, std::vector<StepTimes> steps) {
   return ns_of(5, [&] {
     now = *search.deadline();
     const auto most =
-        static_cast<std::size_t>(std::get<TellSteps>(search.tick(now)[0].message).steps);
+        static_cast<std::size_t>(std::get<StepsDirective>(search.tick(now)[0].message).steps);
     if (steps.size() > most) steps.resize(most);
     for (StepTimes& one : steps) one.step += kStepMarks;
     for (const SlowSearch::Node& node : all) {

@@ -222,8 +222,8 @@ class Agent {
               control_->answered(answer);
             },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
-        .tell_output = [this](const TellOutput& what) { control_->tell(what); },
-        .tell_steps = [this](const TellSteps& what) { tell_steps(what); },
+        .output_directive = [this](const OutputDirective& what) { control_->direct(what); },
+        .steps_directive = [this](const StepsDirective& what) { report_steps(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
         .ranks = [this] { return ranks(); },
@@ -264,7 +264,7 @@ class Agent {
   }
 
   // Reports the newest steps, and takes what the service has found in those of all nodes.
-  void tell_steps(const TellSteps& what) {
+  void report_steps(const StepsDirective& what) {
     for (const std::string& line : what.lines) log_.warning(line);
     const std::optional<Assignment>& part = supervisor_.assignment();
     const bool is_running = supervisor_.state() == Supervisor::State::kRunning;
@@ -484,7 +484,7 @@ class Agent {
                   return !over_ && rendezvous_.link().send_now(asked);
                 },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
-            .tell_service = [this](const OutputPage& page) { rendezvous_.link().send_now(page); }},
+            .send_page = [this](const OutputPage& page) { rendezvous_.link().send_now(page); }},
         config_.slots);
   }
 

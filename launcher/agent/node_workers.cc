@@ -289,9 +289,9 @@ const std::vector<RankRow>& NodeWorkers::ranks() {
 std::vector<std::optional<PageSample>> NodeWorkers::samples() const {
   std::vector<std::optional<PageSample>> samples;
   for (const auto& worker : workers_) {
-    const bool tells = pages_ && worker->is_open();
-    samples.push_back(tells ? std::optional(pages_->sample_of(worker->local_rank().value))
-                            : std::nullopt);
+    const bool reports = pages_ && worker->is_open();
+    samples.push_back(reports ? std::optional(pages_->sample_of(worker->local_rank().value))
+                              : std::nullopt);
   }
   return samples;
 }

@@ -431,10 +431,10 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
                        .address = !local_addr_.empty()    ? local_addr_
                                   : local_address.empty() ? own_address_
                                                           : local_address,
-                       .tells_output = true,
-                       .tells_flight = true,
-                       .tells_stacks = true,
-                       .tells_steps = true},
+                       .supports_output = true,
+                       .supports_flight = true,
+                       .supports_stacks = true,
+                       .supports_steps = true},
               .cluster_job = cluster_job()};
   if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun

@@ -111,7 +111,7 @@ Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>&
   if (pid < 0) return system_error("fork", errno);
   if (pid == 0) {
     const int exec_errno = execute(command, passes_stdin, own);
-    [[maybe_unused]] const ssize_t told =
+    [[maybe_unused]] const ssize_t written =
         write(failed->write.get(), &exec_errno, sizeof exec_errno);
     _exit(to_int(ExitCode::kCannotStart));
   }

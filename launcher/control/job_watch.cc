@@ -52,7 +52,7 @@ Answer ask_agents(const std::vector<LocalAgent>& agents, const UserRequest& requ
       last.done = is_done;
       last.text = asked ? asked->answer.value("text", "") : asked.error().message();
     }
-    if (asked && !is_told_by_nodes(request.what)) return last;
+    if (asked && !is_answered_by_nodes(request.what)) return last;
     if (!is_done) continue;
     const TimePoint deadline = BootClock::now() + stacks_patience();
     while (const Result<std::string> line = asked->client.line(deadline)) {

@@ -2,7 +2,7 @@
 // rendezvous service.
 //
 // Pages wait here until the service gives this node its turn
-// (rendezvous/protocol/core/user_request.h, TellOutput). Each turn sends one page. Between
+// (rendezvous/protocol/core/user_request.h, OutputDirective). Each turn sends one page. Between
 // turns it sends at most the notice that a page is ready. At the end of the job there are no
 // more turns: the newest kLastBytes that remain are sent at once.
 //

@@ -60,7 +60,7 @@ void ControlServer::take(const ControlSessionPtr& session, std::string_view line
   }
   const std::optional<UserRequest>& request = *parsed;
   if (!request) return session->answer(who_line(node_.view(), moment()));
-  if (is_told_by_nodes(request->what)) return show_workers(session, *request);
+  if (is_answered_by_nodes(request->what)) return show_workers(session, *request);
   ask_service(session, *request);
 }
 
@@ -148,18 +148,18 @@ void ControlServer::ended(int exit_code, const std::string& text) {
 
 // --- output for the service ----------------------------------------------------------------------
 
-void ControlServer::tell(const TellOutput& what) {
+void ControlServer::direct(const OutputDirective& what) {
   std::erase_if(inquiries_, [](const auto& one) { return !one.second->is_open(); });
   const auto found = inquiries_.find(what.inquiry);
   const bool is_known = found != inquiries_.end();
   switch (what.what) {
-    case TellOutput::What::kBegin:
+    case OutputDirective::What::kBegin:
       if (!is_known) begin_inquiry(what);
       return;
-    case TellOutput::What::kNext:
+    case OutputDirective::What::kNext:
       if (is_known) found->second->take_turn();
       return;
-    case TellOutput::What::kEnd:
+    case OutputDirective::What::kEnd:
       if (!is_known) return;
       found->second->close();
       inquiries_.erase(found);
@@ -167,12 +167,12 @@ void ControlServer::tell(const TellOutput& what) {
   }
 }
 
-void ControlServer::begin_inquiry(const TellOutput& what) {
+void ControlServer::begin_inquiry(const OutputDirective& what) {
   if (inquiries_.size() >= kMaxInquiries) {
-    return node_.tell_service({.inquiry = what.inquiry, .is_last = true});
+    return node_.send_page({.inquiry = what.inquiry, .is_last = true});
   }
   const auto pages = std::make_shared<OutputPages>(
-      what.inquiry, [this](const OutputPage& page) { node_.tell_service(page); });
+      what.inquiry, [this](const OutputPage& page) { node_.send_page(page); });
   if (what.flight) {
     show_flights(pages, what.rank);
   } else if (what.stacks) {

@@ -44,7 +44,7 @@ struct ControlledNode {
   // Ends the workers of this node, as SIGTERM to its ddprun does. at_once: without their grace.
   std::function<void(bool at_once)> stop_here;
   // Sends a page to the service. The page is lost if the service cannot be reached.
-  std::function<void(const OutputPage&)> tell_service;
+  std::function<void(const OutputPage&)> send_page;
 };
 
 class ControlServer {
@@ -67,7 +67,7 @@ class ControlServer {
   // Takes the service's answer to a request that was sent with ask_service().
   void answered(const Answer& answer);
   // Takes a message of the service about the output that it requests.
-  void tell(const TellOutput& what);
+  void direct(const OutputDirective& what);
   // Drops all output requests of the service. Called when the connection to it is lost.
   void service_lost();
   // Tells all followers that workers of a new generation were started.
@@ -99,7 +99,7 @@ class ControlServer {
   void inspect_next();
   void send_stacks(const Result<std::vector<WorkerSnapshot>>& workers);
   void show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines, bool follow);
-  void begin_inquiry(const TellOutput& what);
+  void begin_inquiry(const OutputDirective& what);
   void hand_on(LocalRank rank, OutputStream stream, std::string_view bytes);
   static void send_output(Follower& follower, const OutputSource& source, std::string_view lines);
   void flush_rests();

@@ -65,7 +65,7 @@ void CommandFeed::begin(std::function<void()> wake) {
   if (started) return read();
   events_.add(concat("ddprun: error: ", started.error().message(), "\n"));
   events_.end();
-  tell();
+  notify();
 }
 
 void CommandFeed::read() {
@@ -75,13 +75,13 @@ void CommandFeed::read() {
                             if (!self) return;
                             self->events_.add({self->buffer_.data(), size});
                             if (error) self->events_.end();
-                            self->tell();
+                            self->notify();
                             if (!error) self->read();
                           });
 }
 
 // Tells the reader of news, after a pause since the last time.
-void CommandFeed::tell() {
+void CommandFeed::notify() {
   has_news_ = true;
   if (is_resting_) return;
   has_news_ = false;
@@ -91,7 +91,7 @@ void CommandFeed::tell() {
     const auto self = weak.lock();
     if (error || !self) return;
     self->is_resting_ = false;
-    if (self->has_news_) self->tell();
+    if (self->has_news_) self->notify();
   });
   wake_();
 }

@@ -38,7 +38,7 @@ class CommandFeed final : public HttpFeed, public std::enable_shared_from_this<C
 
   Result<void> start();
   void read();
-  void tell();
+  void notify();
 
   const std::vector<std::string> words_;
   const std::map<std::string, std::string> variables_;

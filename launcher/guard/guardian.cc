@@ -234,7 +234,7 @@ void remove_abandoned(const GuardianOptions& options) {
   input.read.reset();
   // The agent's process group must exist before the guardian sends a signal to it.
   if (agent_process > 0) setpgid(agent_process, agent_process);
-  [[maybe_unused]] const ssize_t told =
+  [[maybe_unused]] const ssize_t written =
       write(agent_pid.write.get(), &agent_process, sizeof agent_process);
   agent_pid.write.reset();
   if (agent_process < 0) {

@@ -188,16 +188,16 @@ void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
   shared_->done = std::move(done);
   shared_->stop.reset(eventfd(0, EFD_CLOEXEC));
   const auto shared = std::make_shared<std::vector<WorkerSnapshot>>(std::move(workers));
-  const auto tell = [shared, state = shared_] {
+  const auto report = [shared, state = shared_] {
     const std::lock_guard lock(state->mutex);
     if (state->done) state->done(std::move(*shared));
   };
   const Result<void> started =
-      start_detached_thread("ddprun-look", [shared, state = shared_, tell, stacks] {
+      start_detached_thread("ddprun-look", [shared, state = shared_, report, stacks] {
         ask_about_all(*shared, Deadline(kPatience), state->stop.get(), stacks);
-        if (!is_signalled(state->stop.get())) tell();
+        if (!is_signalled(state->stop.get())) report();
       });
-  if (!started) tell();
+  if (!started) report();
 }
 
 }  // namespace ddprun

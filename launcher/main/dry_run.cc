@@ -114,8 +114,8 @@ std::string dry_run_text(const AgentConfig& config) {
     if (!worker.cpus.empty()) text += ", on CPUs " + to_text(worker.cpus);
     text += "\n";
     for (const auto& [name, value] : worker.variables) {
-      const auto told = known.find(name);
-      text += "  " + name + "=" + (told == known.end() ? value : told->second) + "\n";
+      const auto at_start = known.find(name);
+      text += "  " + name + "=" + (at_start == known.end() ? value : at_start->second) + "\n";
     }
     text += "  DDPRUN_SUBMISSION=<made at the start>\n";
     text += "  DDPRUN_WORKER_PAGE=<made at the start>\n";

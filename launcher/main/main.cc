@@ -54,14 +54,14 @@ namespace {
 
 int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun", error, code); }
 
-int tell(const std::string& text) {
+int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return 0;
 }
 
-int tell_binding(const LaunchOptions& options) {
+int print_binding(const LaunchOptions& options) {
   const Result<std::string> drawing = show_binding(options);
-  return drawing ? tell(*drawing)
+  return drawing ? print(*drawing)
                  : fail(drawing.error(), usage_or(ExitCode::kFiles, drawing.error()));
 }
 
@@ -132,7 +132,7 @@ int start_over_ssh(const CommandLine& line) {
   const LaunchOptions& options = line.options;
   Result<HeadJob> job = plan_over_ssh(line);
   if (!job) return fail(job.error(), usage_or(ExitCode::kFiles, job.error()));
-  if (options.command == LaunchCommand::kDryRun) return tell(ssh_text(*job));
+  if (options.command == LaunchCommand::kDryRun) return print(ssh_text(*job));
   job->line_of = [&options](bool is_error, const std::string& text) {
     if (options.log_format == LogFormat::kJson) {
       return JsonLines(options.rdzv_id, host_name())
@@ -182,7 +182,7 @@ int start_nodes(const CommandLine& line, std::vector<std::string> arguments) {
   const std::vector<std::string> command = starter_command(plan, arguments);
   std::string text = to_sentence(plan, 0, options.taken) + ":";
   for (const std::string& word : command) text += " " + in_shell_words(word);
-  if (options.command == LaunchCommand::kDryRun) return tell("ddprun: " + text + "\n");
+  if (options.command == LaunchCommand::kDryRun) return print("ddprun: " + text + "\n");
   const std::string own_line =
       options.log_format == LogFormat::kJson
           ? JsonLines(plan.job_id, host_name()).own_line(LogLevel::kInfo, text)
@@ -251,10 +251,10 @@ int run(const std::vector<std::string>& arguments) {
   if (!line) return fail(line.error(), ExitCode::kUsage);
   const LaunchCommand command = line->options.command;
   switch (command) {
-    case kHelp: return tell(help_text());
-    case kVersion: return tell(version_text());
-    case kPrintConfig: return tell(format_config(*line));
-    case kShowBinding: return tell_binding(line->options);
+    case kHelp: return print(help_text());
+    case kVersion: return print(version_text());
+    case kPrintConfig: return print(format_config(*line));
+    case kShowBinding: return print_binding(line->options);
     case kDryRun:
     case kRun: break;
   }
@@ -266,11 +266,11 @@ int run(const std::vector<std::string>& arguments) {
   if (options.cluster && options.taken == Taken::kWait) {
     return command == kRun
                ? wait_for_task_0(options)
-               : tell("ddprun: " + options.cluster->name + ": waits for local task 0\n");
+               : print("ddprun: " + options.cluster->name + ": waits for local task 0\n");
   }
   if (command == kRun) return run_with_tasks(options);
   const Result<AgentConfig> config = plan_job(options);
-  return config ? tell(dry_run_text(*config)) : refuse(config.error(), options);
+  return config ? print(dry_run_text(*config)) : refuse(config.error(), options);
 }
 
 }  // namespace

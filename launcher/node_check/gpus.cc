@@ -206,7 +206,7 @@ class GpuCheck {
   Address counter_ = 0;
 };
 
-void tell(const std::string& line) { write_all(STDOUT_FILENO, line); }
+void print(const std::string& line) { write_all(STDOUT_FILENO, line); }
 
 // Returns how many GPUs are visible; nullopt: the driver does not work, which the report tells.
 std::optional<int> find_gpus(const Driver& driver) {
@@ -219,7 +219,7 @@ std::optional<int> find_gpus(const Driver& driver) {
     status = driver.count(&count);
   }
   if (status == 0) return count;
-  tell(driver_fault_line(driver.failure(call, status)));
+  print(driver_fault_line(driver.failure(call, status)));
   return std::nullopt;
 }
 
@@ -235,20 +235,20 @@ std::string name_of(const Driver& driver, int index) {
 // only: the only GPU that is checked; nullopt: all are, at the same time.
 void report_gpus(int most, double limit, std::optional<int> only) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return tell(gpu_names_line({}));  // no GPU without a driver
+  if (!library) return print(gpu_names_line({}));  // no GPU without a driver
   Driver driver{};
   if (const std::string absent = driver.find_all(library); !absent.empty())
-    return tell(driver_fault_line(concat("libcuda.so.1 has no function ", absent)));
+    return print(driver_fault_line(concat("libcuda.so.1 has no function ", absent)));
   const std::optional<int> found = find_gpus(driver);
   if (!found) return;
   std::vector<std::string> names;
   for (int gpu = 0; gpu < std::min(*found, most); ++gpu) names.push_back(name_of(driver, gpu));
-  tell(gpu_names_line(names));
+  print(gpu_names_line(names));
   std::vector<std::function<void()>> bodies;
   for (int gpu = 0; gpu < static_cast<int>(names.size()); ++gpu) {
     if (only && *only != gpu) continue;
     bodies.emplace_back([&driver, gpu, limit] {
-      tell(gpu_fault_line(gpu, fault_of(GpuCheck(driver, limit).run(gpu), limit)));
+      print(gpu_fault_line(gpu, fault_of(GpuCheck(driver, limit).run(gpu), limit)));
     });
   }
   side_by_side(std::move(bodies));

@@ -84,8 +84,8 @@ void watch_time_limit(LaunchOptions& options, AgentConfig& config) {
     if (node.empty() || node == "0") config.watched_job = name_in_slurm(job);
   }
   const int signal = options.checkpoint_signal;
-  const bool is_told_to_go_by_term = !job.empty() || is_in_pod(environment_variable);
-  config.saves_on_term = is_told_to_go_by_term && signal != 0 && signal != SIGTERM;
+  const bool gets_term = !job.empty() || is_in_pod(environment_variable);
+  config.saves_on_term = gets_term && signal != 0 && signal != SIGTERM;
 }
 
 // Reports output options that name local ranks, but none of this node. Another node may have

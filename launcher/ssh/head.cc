@@ -249,10 +249,11 @@ class HeadProcess {
       const std::array<pollfd, 2> streams = console_->watched();
       std::array<pollfd, 3> watched{streams[0], streams[1], {signals, POLLIN, 0}};
       const TimePoint now = BootClock::now();
-      if (!poll_until(watched, now + (is_told_to_end_ ? kReaderPatience : kLongestTimeout))) return;
+      if (!poll_until(watched, now + (is_end_requested_ ? kReaderPatience : kLongestTimeout)))
+        return;
       console_->forget_events();
       while (const std::optional<TakenSignal> signal = next_signal(signals))
-        is_told_to_end_ = is_told_to_end_ || ends_job(signal->number);
+        is_end_requested_ = is_end_requested_ || ends_job(signal->number);
     }
   }
 
@@ -262,7 +263,7 @@ class HeadProcess {
     watched_ = {streams[0], streams[1], {signals, POLLIN, 0}};
     places_.clear();
     // A reader that has stopped must not delay the end.
-    const bool is_full = console_->is_full() && !is_told_to_end_;
+    const bool is_full = console_->is_full() && !is_end_requested_;
     // What is not read must not look like silence: no time passes for the job.
     if (is_full && !idle_since_) idle_since_ = BootClock::now();
     if (!is_full) {
@@ -293,7 +294,7 @@ class HeadProcess {
       if (signal->number == SIGCHLD) {
         has_ended_child = true;
       } else {
-        is_told_to_end_ = is_told_to_end_ || ends_job(signal->number);
+        is_end_requested_ = is_end_requested_ || ends_job(signal->number);
         step(Signalled{signal->number, ends_job(signal->number)});
         // Ctrl-Z: the agents have stopped their workers. The shell waits until this process stops.
         if (signal->number != SIGTSTP) continue;
@@ -358,7 +359,7 @@ class HeadProcess {
     if (session.pid < 0) return fail(system_error("fork", errno));
     if (session.pid == 0) {
       const int reason = execute(arguments.data(), own, limit_, in, out, err);
-      [[maybe_unused]] const ssize_t told = write(failed.write.get(), &reason, sizeof reason);
+      [[maybe_unused]] const ssize_t written = write(failed.write.get(), &reason, sizeof reason);
       _exit(to_int(ExitCode::kCannotStart));
     }
     failed.write.reset();
@@ -458,7 +459,7 @@ class HeadProcess {
   }
 
   void show(Output& output, std::string_view lines) {
-    if (!is_told_to_end_ || !output.is_full()) output.add(lines);
+    if (!is_end_requested_ || !output.is_full()) output.add(lines);
   }
 
   void show_out(std::string_view lines) {
@@ -556,7 +557,7 @@ class HeadProcess {
   std::array<char, kReadBytes> buffer_{};
   AgentLines agent_lines_;
   TimePoint started_ = TimePoint::max() - kJoinTime;  // when all agents had started
-  bool is_told_to_end_ = false;                       // by a signal
+  bool is_end_requested_ = false;                     // by a signal
   TimePoint next_ping_ = BootClock::now() + kPingInterval;
   std::optional<int> code_;
   std::optional<Error> trouble_;

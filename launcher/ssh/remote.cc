@@ -46,7 +46,7 @@ constexpr std::size_t kMostReportBytes = 128 << 10;  // each may become 6 bytes 
 constexpr Duration kAfterGrace = std::chrono::seconds(10);
 
 // Tells the head an event. A head that is gone needs none.
-void tell(std::string_view mark, const HeadEvent& event) {
+void write_event(std::string_view mark, const HeadEvent& event) {
   write_all(STDOUT_FILENO, control_line(mark, event));
 }
 
@@ -248,14 +248,15 @@ AgentEnd watch(pid_t agent, int signals, Duration grace) {
 
 int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   std::signal(SIGPIPE, SIG_IGN);
-  tell(kGreetingMark, Greeted{0, kVersion, own_program(), address_of_session(), name_of_machine()});
+  write_event(kGreetingMark,
+              Greeted{0, kVersion, own_program(), address_of_session(), name_of_machine()});
   std::optional<Result<NodePlan>> read = read_plan();
   if (!read) return to_int(ExitCode::kNodeLost);
   if (!*read) return fail("ddprun ssh-node", read->error(), ExitCode::kCannotStart);
   NodePlan& plan = **read;
   const auto refuse = [&plan](const Error& error) {
     const ExitCode code = usage_or(ExitCode::kCannotStart, error);
-    tell(plan.mark, PlanRefused{0, error.message(), to_int(code)});
+    write_event(plan.mark, PlanRefused{0, error.message(), to_int(code)});
     return to_int(code);
   };
   // Before anything is started: these signals end an agent in order.
@@ -277,7 +278,7 @@ int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   if (!prepared) return refuse(prepared.error());
   Result<NodeAgent> node = prepare(std::move(prepared->job));
   if (!node) return refuse(node.error());
-  tell(plan.mark, Ready{0, prepared->endpoint, node->grace});
+  write_event(plan.mark, Ready{0, prepared->endpoint, node->grace});
   std::fflush(nullptr);
   const pid_t own = getpid();
   const pid_t agent = fork();
@@ -294,7 +295,7 @@ int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   node->run = nullptr;  // closes what only the agent needs
   const AgentEnd end = watch(agent, signals->get(), node->grace);
   // A head that is gone does not read its pipe. A write could block.
-  if (end.has_head) tell(plan.mark, AgentEnded{0, end.exit_code, report_of(plan, *node)});
+  if (end.has_head) write_event(plan.mark, AgentEnded{0, end.exit_code, report_of(plan, *node)});
   return end.exit_code;
 }
 

@@ -47,8 +47,8 @@ def _gathered_texts(group, text):
 def _expect_the_same(group, text):
     texts = _gathered_texts(group, text)
     if any(one != text for one in texts):
-        told = ", ".join(f"rank {rank} calls {one}" for rank, one in enumerate(texts))
-        raise RuntimeError(f"Detected mismatch between collectives on ranks: {told}")
+        calls = ", ".join(f"rank {rank} calls {one}" for rank, one in enumerate(texts))
+        raise RuntimeError(f"Detected mismatch between collectives on ranks: {calls}")
 
 
 def _with_check(name):

@@ -9,8 +9,10 @@ namespace ddprun {
 inline void deliver(const ServiceMessage& message, const ServiceLinkEvents& events) {
   if (const auto* answer = std::get_if<Answer>(&message)) events.answer(*answer);
   if (const auto* signal = std::get_if<ForwardSignal>(&message)) events.forward_signal(*signal);
-  if (const auto* tell = std::get_if<TellOutput>(&message)) events.tell_output(*tell);
-  if (const auto* tell = std::get_if<TellSteps>(&message)) events.tell_steps(*tell);
+  if (const auto* directive = std::get_if<OutputDirective>(&message))
+    events.output_directive(*directive);
+  if (const auto* directive = std::get_if<StepsDirective>(&message))
+    events.steps_directive(*directive);
   if (const auto directive = directive_of(message)) events.directive(*directive);
 }
 

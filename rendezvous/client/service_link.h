@@ -31,8 +31,8 @@ struct ServiceLinkEvents {
   std::function<void(const Directive&)> directive;
   std::function<void(const Answer&)> answer;
   std::function<void(const ForwardSignal&)> forward_signal;
-  std::function<void(const TellOutput&)> tell_output;
-  std::function<void(const TellSteps&)> tell_steps;
+  std::function<void(const OutputDirective&)> output_directive;
+  std::function<void(const StepsDirective&)> steps_directive;
   std::function<void(const ServiceLost&)> lost;
   std::function<void(const ServiceRefused&)> refused;
   // Returns what the ranks of this node do now. Called only while a person watches the job. May be
@@ -48,9 +48,9 @@ class ServiceLink {
   // The next Hello makes up for it.
   virtual void send(const AgentMessage& message) = 0;
   // Sends a message that no later Hello makes up for: a user's request, or the reply to a
-  // TellOutput or TellSteps. Returns false if the service cannot be reached now; nothing was sent
-  // then. A request may get no Answer, if the connection breaks or if the service has an older
-  // version.
+  // OutputDirective or StepsDirective. Returns false if the service cannot be reached now; nothing
+  // was sent then. A request may get no Answer, if the connection breaks or if the service has an
+  // older version.
   virtual bool send_now(const AgentMessage& message) = 0;
   // Returns where the service is, or before the first Welcome the first one of the places where it
   // may be; nullopt for one in this process.

@@ -127,11 +127,11 @@ std::string describe(const Membership& job, const Moment& now) {
     for (WorkerEnd& end : verdict.ends) {
       end.message = clipped(std::move(end.message), kFailureMessageBytes);
     }
-    Json told = verdict_json(verdict);
-    told["what"] = clipped(std::move(verdict.headline), Membership::kEventBytes);
-    told["time"] = calendar_text(now, failure.when);
-    told["kind"] = kind_word(verdict.ends.front());
-    failures.push_back(std::move(told));
+    Json entry = verdict_json(verdict);
+    entry["what"] = clipped(std::move(verdict.headline), Membership::kEventBytes);
+    entry["time"] = calendar_text(now, failure.when);
+    entry["kind"] = kind_word(verdict.ends.front());
+    failures.push_back(std::move(entry));
   }
   Json& generations = json["generations"] = Json::array();
   for (const GenerationRecord& one : job.generations()) generations.push_back(describe(one, now));

@@ -70,7 +70,7 @@ void fields(F& at, Of<F, AgentStatus>& status) {
   at.optional("left", !status.left.empty(), status.left);
   at.optional("step", status.step, kStep);
   at.optional("times", status.times != WorkTimes(), status.times);
-  at.optional("sightings", !status.snapshots.empty(), status.snapshots, Most{kSnapshotsTold});
+  at.optional("sightings", !status.snapshots.empty(), status.snapshots, Most{kMaxSnapshots});
   at.optional("unfit", !status.unfit.empty(), status.unfit, kMaxTextBytes);
 }
 
@@ -131,15 +131,15 @@ void fields(F& at, Of<F, ForwardSignal>& forward_signal) {
 }
 
 template <class F>
-void fields(F& at, Of<F, TellOutput>& tell) {
-  at.field("what", tell.what, kTellOutputWords);
-  at.field("inquiry", tell.inquiry);
-  if (tell.what != TellOutput::What::kBegin) return;
-  at.field("lines", tell.lines, kLogLines);
-  at.field("follow", tell.follow);
-  at.optional("rank", tell.rank, kCount);
-  at.optional("flight", tell.flight, tell.flight);
-  at.optional("stacks", tell.stacks, tell.stacks);
+void fields(F& at, Of<F, OutputDirective>& directive) {
+  at.field("what", directive.what, kOutputDirectiveWords);
+  at.field("inquiry", directive.inquiry);
+  if (directive.what != OutputDirective::What::kBegin) return;
+  at.field("lines", directive.lines, kLogLines);
+  at.field("follow", directive.follow);
+  at.optional("rank", directive.rank, kCount);
+  at.optional("flight", directive.flight, directive.flight);
+  at.optional("stacks", directive.stacks, directive.stacks);
 }
 
 template <class F>
@@ -177,12 +177,12 @@ void fields(F& at, Of<F, SlowRank>& one) {
 }
 
 template <class F>
-void fields(F& at, Of<F, TellSteps>& tell) {
-  at.field("generation", tell.generation);
-  at.field("steps", tell.steps, Bounds{0, kMaxReportedSteps});
-  at.optional("asks_shares", tell.asks_shares, tell.asks_shares);
-  at.optional("slow", !tell.slow.empty(), tell.slow, Most{kMaxReportedWorkers, "ranks"});
-  at.optional("lines", !tell.lines.empty(), tell.lines, Most{kMaxSlowLines, "lines"});
+void fields(F& at, Of<F, StepsDirective>& directive) {
+  at.field("generation", directive.generation);
+  at.field("steps", directive.steps, Bounds{0, kMaxReportedSteps});
+  at.optional("asks_shares", directive.asks_shares, directive.asks_shares);
+  at.optional("slow", !directive.slow.empty(), directive.slow, Most{kMaxReportedWorkers, "ranks"});
+  at.optional("lines", !directive.lines.empty(), directive.lines, Most{kMaxSlowLines, "lines"});
 }
 
 template <class F>

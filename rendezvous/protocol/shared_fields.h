@@ -109,10 +109,10 @@ void fields(F& at, Of<F, NodeSpec>& node) {
   at.optional("node_rank", node.node_rank, kAnyInt);
   at.optional("other_addresses", !node.other_addresses.empty(), node.other_addresses,
               Addresses{kMaxAddresses});
-  at.optional("tells_output", node.tells_output, node.tells_output);
-  at.optional("tells_flight", node.tells_flight, node.tells_flight);
-  at.optional("tells_stacks", node.tells_stacks, node.tells_stacks);
-  at.optional("tells_steps", node.tells_steps, node.tells_steps);
+  at.optional("tells_output", node.supports_output, node.supports_output);
+  at.optional("tells_flight", node.supports_flight, node.supports_flight);
+  at.optional("tells_stacks", node.supports_stacks, node.supports_stacks);
+  at.optional("tells_steps", node.supports_steps, node.supports_steps);
 }
 
 template <class F>

@@ -22,9 +22,9 @@
 namespace ddprun {
 namespace {
 
-void tell_service_manager(Logger& log, const std::string& state) {
-  const Result<void> told = notify_service_manager(state);
-  if (!told) log.warning(told.error().message());
+void notify_manager(Logger& log, const std::string& state) {
+  const Result<void> notified = notify_service_manager(state);
+  if (!notified) log.warning(notified.error().message());
 }
 
 void reload_at(boost::asio::signal_set& hangups, const DaemonService& service) {
@@ -42,7 +42,7 @@ void run(boost::asio::io_context& io, boost::asio::signal_set& ends, const Daemo
   using boost::system::error_code;
   boost::asio::steady_timer at_last(io);
   ends.async_wait([&](const error_code&, int) {
-    tell_service_manager(log, "STOPPING=1");
+    notify_manager(log, "STOPPING=1");
     if (!service.drain) return io.stop();
     at_last.expires_after(Daemon::kDrainTime);
     at_last.async_wait([&io](const error_code&) { io.stop(); });
@@ -79,7 +79,7 @@ int serve(const Daemon& daemon, const HostPort& address) {
   const std::string listening = "listening on " + to_text(listener->address);
   std::printf("%s: %s\n", daemon.name.c_str(), listening.c_str());
   std::fflush(stdout);
-  tell_service_manager(log, "READY=1\nSTATUS=" + listening);
+  notify_manager(log, "READY=1\nSTATUS=" + listening);
   run(io, ends, *service, log);
   // No destructor may wait for a disk that hangs. All files survive a kill at any moment.
   std::fflush(nullptr);

@@ -110,7 +110,7 @@ EtcdStateEvents EtcdRole::events_of_state() {
         "leads");
   };
   all.resumed = [this] {
-    tell(concat("goes on in term ", term_));
+    announce(concat("goes on in term ", term_));
     events_.resumed();
   };
   all.stepped_down = [this](const std::string& why) {
@@ -124,7 +124,9 @@ EtcdStateEvents EtcdRole::events_of_state() {
 }
 
 // An agent with a service of its own reports what matters to its user.
-void EtcdRole::tell(const std::string& text) { is_private_ ? log_.debug(text) : log_.info(text); }
+void EtcdRole::announce(const std::string& text) {
+  is_private_ ? log_.debug(text) : log_.info(text);
+}
 
 void EtcdRole::take_over(EtcdRevision term, const JournalImage& image) {
   watch_.reset();
@@ -138,7 +140,7 @@ void EtcdRole::take_over(EtcdRevision term, const JournalImage& image) {
   }
   term_ = term;
   if (first_term_ == 0) first_term_ = term;
-  tell(concat("leads in term ", term, ", continuing with ", past->jobs.size(), " jobs"));
+  announce(concat("leads in term ", term, ", continuing with ", past->jobs.size(), " jobs"));
   events_.leads(*past);
 }
 
@@ -170,10 +172,10 @@ void EtcdRole::follow(const std::string& leader, EtcdRevision term) {
   if (!address) return;
   leader_ = leader;
   followed_ = term;
-  tell("stands by: " + leader + " leads");
+  announce("stands by: " + leader + " leads");
   watch_.emplace(io_, *address, [this] {
     leader_.clear();
-    tell("the leader's process is gone");
+    announce("the leader's process is gone");
     state_->leader_process_gone();
   });
   events_.has_answer();

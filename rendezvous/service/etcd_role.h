@@ -82,7 +82,7 @@ class EtcdRole final : public StateStore {
   EtcdStateEvents events_of_state();
   void looked(const Result<LeaderKey>& key);
   std::optional<HostPort> parse_leader(const std::string& leader);
-  void tell(const std::string& text);
+  void announce(const std::string& text);
   void note_trouble(const std::optional<Error>& why);
   void take_over(EtcdRevision term, const JournalImage& image);
   void follow(const std::string& leader, EtcdRevision term);

@@ -514,7 +514,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         "no new jobs or agents are admitted until the state can be written: " + why.message();
     table_.close_admission(reason);
     trouble_.error(reason);
-    ServiceOutput out = table_.take_back(outbox_.durable(), reason);
+    ServiceOutput out = table_.withdraw_after(outbox_.durable(), reason);
     for (const AgentConnectionId id : out.closes) outbox_.forget(id);
     perform(std::move(out));
   }

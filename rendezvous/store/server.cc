@@ -192,7 +192,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     while (const Request* request = next_request(connection)) {
       const auto refusal = state_.handle(connection->id, *request, connection->progress, replies_);
       const bool done = refusal || connection->progress.done();
-      if (done && !refusal) tell_if_watched(*request);
+      if (done && !refusal) notify_if_watched(*request);
       if (done) connection->request = nullptr;
       if (done && !refusal && replies_.bytes() < kTurnBytes && ++requests < kTurnRequests) continue;
       deliver();
@@ -219,7 +219,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     return connection->request;
   }
 
-  void tell_if_watched(const Request& request) {
+  void notify_if_watched(const Request& request) {
     if (request.command != Command::kSet || !options_.watched_key_set) return;
     if (request.key() == options_.watched_key) options_.watched_key_set();
   }

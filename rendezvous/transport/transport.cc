@@ -41,18 +41,18 @@ void Transport::start_tls(TlsChannel channel, std::string_view come) {
 
 void Transport::open(Handler then) {
   on_open_ = std::move(then);
-  tell_reader();
+  notify_reader();
 }
 
 void Transport::read(ReadHandler then) {
   on_read_ = std::move(then);
   if (!tls_) return wait_for_bytes();
-  tell_reader();
+  notify_reader();
 }
 
 // Bytes may be there already. They are posted, because no handler may run within the call that
 // set it.
-void Transport::tell_reader() {
+void Transport::notify_reader() {
   const bool is_known = broken_ || tls_->is_ended() || (on_open_ && tls_->is_open());
   if (!is_known && received_.empty()) return wait_for_bytes();
   asio::post(socket_.get_executor(), [self = shared_from_this()] { self->take({}); });

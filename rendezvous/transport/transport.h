@@ -81,7 +81,7 @@ class Transport : public std::enable_shared_from_this<Transport> {
   bool never_waits(boost::system::error_code& error);
   void take(std::string_view bytes);
   void receive(std::string_view bytes);
-  void tell_reader();
+  void notify_reader();
   void fail(const Error& error);
   void pump();
   void encrypt_some();

@@ -103,7 +103,7 @@ class Story {
     } else if (what == 'w') {
       make_durable();
     } else if (what == 't' && has_disk_) {
-      perform(table_->take_back(outbox_.durable(), "the disk is full"));
+      perform(table_->withdraw_after(outbox_.durable(), "the disk is full"));
     } else if (what == 'r') {
       restart();
     }

@@ -295,7 +295,7 @@ void ClusterSim::fill_disk() {
   saw(Happening::kFullDisk);
   disk_is_full_ = true;
   service_->close_admission("the disk is full");
-  ServiceOutput out = service_->take_back(outbox_.durable(), "the disk is full");
+  ServiceOutput out = service_->withdraw_after(outbox_.durable(), "the disk is full");
   for (const AgentConnectionId id : out.closes) outbox_.forget(id);
   take(std::move(out));
   at(between(100, 10000), [this] {

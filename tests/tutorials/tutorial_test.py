@@ -164,7 +164,7 @@ class Shell:
                 line = self.lines.get(timeout=max(0.0, self.ends_at - time.monotonic()))
             except queue.Empty:
                 raise Failure(f"line {self.command.line}: the deadline passed in: "
-                              f"{self.command.text}\n" + self.told()) from None
+                              f"{self.command.text}\n" + self.output_text()) from None
             if line.startswith(END_MARK):
                 self.code = int(line.split()[1])
                 return
@@ -172,14 +172,14 @@ class Shell:
             if done(line):
                 return
 
-    def told(self):
+    def output_text(self):
         return "\n".join(f"    {line}" for line in self.output)
 
-    def told_until_now(self):
+    def output_until_now(self):
         with contextlib.suppress(queue.Empty):
             while True:
                 self.output.append(self.lines.get_nowait())
-        return f"line {self.command.line}: {self.command.text}\n{self.told()}"
+        return f"line {self.command.line}: {self.command.text}\n{self.output_text()}"
 
     def kill(self):
         try:
@@ -254,7 +254,7 @@ class Session:
             return
         shell.read_until(lambda line: False)
         shell.command = None
-        print(f"line {command.line}: {command.text}\n{shell.told()}", flush=True)
+        print(f"line {command.line}: {command.text}\n{shell.output_text()}", flush=True)
         if shell.code != 0 and not shell.may_fail:
             raise Failure(f"line {command.line}: exit code {shell.code}: {command.text}")
         shown = self.shown.all(line for line in command.shown if "..." not in line)
@@ -266,7 +266,7 @@ class Session:
                                    for some in (shown - found, found - shown))
             for other in self.shells.values():
                 if other.command:
-                    print("another terminal,", other.told_until_now(), flush=True)
+                    print("another terminal,", other.output_until_now(), flush=True)
             raise Failure(f"line {command.line}: the output of {command.text}\n"
                           f"  lacks:\n{missing}\n  has:\n{unexpected}")
 

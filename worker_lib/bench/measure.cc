@@ -192,8 +192,8 @@ class Measurement {
     bool all = yes;
     for (const bool is_sender : {is_first, !is_first}) {
       if (is_sender) buffer_[0] = yes ? 1 : 0;
-      const Result<void> told = is_sender ? send(partner, 1) : recv(partner, 1);
-      if (!told) return told.error();
+      const Result<void> notified = is_sender ? send(partner, 1) : recv(partner, 1);
+      if (!notified) return notified.error();
       if (!is_sender) all = all && buffer_[0] == 1;
     }
     return all;

@@ -261,8 +261,8 @@ std::function<void(std::int64_t)> Context::checkpoint_announcer() const {
   // No other launcher reads the announcement in its store.
   if (!environment_variable("DDPRUN_GENERATION")) return [](std::int64_t) {};
   return [env = impl_->env](std::int64_t step) {
-    const Result<void> told = announce_checkpoint(env, step);
-    if (!told) TORCH_WARN(told.error().message());
+    const Result<void> announced = announce_checkpoint(env, step);
+    if (!announced) TORCH_WARN(announced.error().message());
   };
 }
 

@@ -14,7 +14,7 @@ namespace ddprun {
 namespace {
 
 // An error describes the state of at most this many of the ranks that did not come.
-constexpr int kMostTold = 3;
+constexpr int kMostNamed = 3;
 // The wait lasts this long only if there is no report about a linked rank. Answers are slow when
 // cores are overloaded.
 constexpr Duration kAskPatience = std::chrono::milliseconds(500);
@@ -25,10 +25,10 @@ constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
 template <class Counts>
 std::string whereabouts_of(std::span<const RankProgress> ranks, Counts counts) {
   std::string text;
-  int told = 0;
+  int named = 0;
   for (const RankProgress& one : ranks) {
     if (one.whereabouts.empty() || !counts(one)) continue;
-    if (++told > kMostTold) break;
+    if (++named > kMostNamed) break;
     text += ". " + name_rank(one.rank) + ": " + one.whereabouts;
   }
   return text;

@@ -23,7 +23,7 @@ Mailbox::~Mailbox() {
   Lock lock = enter();
   transfers_.end_here();
   closing_ = true;
-  tell_driver();
+  notify_driver();
   work_.notify_all();
   call_back(lock);
   while (!threads_.empty()) {
@@ -53,7 +53,7 @@ Result<Rank> Mailbox::carry_out(const MessageRequest& request) {
     } else {
       transfers_.step();  // bytes that can go now need no driver
       if (answer) break;
-      tell_driver();
+      notify_driver();
       changed_.wait(lock);
     }
   }
@@ -72,7 +72,7 @@ void Mailbox::start(const MessageRequest& request, TransferDone done) {
   transfers_.step();
   if (transfers_.has_async()) {
     ensure_thread();
-    tell_driver();
+    notify_driver();
   }
   leave(lock);
 }
@@ -210,7 +210,7 @@ void Mailbox::drive(Lock& lock, Over over) {
 }
 
 // Wakes a sleeping driver because there is new work. REQUIRES: the mutex is held.
-void Mailbox::tell_driver() {
+void Mailbox::notify_driver() {
   if (sleeping_) core_.wakeups().notify_own();
 }
 

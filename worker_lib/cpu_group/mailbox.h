@@ -55,7 +55,7 @@ class Mailbox {
   bool claim_thread();
   template <class Over>
   void drive(Lock& lock, Over over);
-  void tell_driver();
+  void notify_driver();
   void sleep(Lock& lock);
   void look_at_sockets(TimePoint until, Lock* lock);
   void call_back(Lock& lock);

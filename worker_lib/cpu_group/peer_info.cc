@@ -94,8 +94,8 @@ class PeerInfoExchange {
     // The last info came just now, or another rank gave up a moment earlier.
     if (missing.empty()) return store_.multi_get(keys_, kMoment);
     const std::string who = name_ranks(missing);
-    tell_the_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
-                                 " did not come within " + to_text(deadline.allowed()));
+    notify_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
+                               " did not come within " + to_text(deadline.allowed()));
     Error error = timeout_error("connect to the other ranks", who + " did not come", deadline);
     if (missing.size() == 1) error.peer_rank = missing[0];
     return error;
@@ -130,7 +130,7 @@ class PeerInfoExchange {
   // Ranks that began later would wait for a world that cannot be complete any more. If the store
   // ends with this rank, they would not even learn why. If the store fails here, each rank finds
   // out by itself.
-  void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
+  void notify_others(const std::vector<int>& missing, const std::string& reason) {
     for (const int rank : missing) {
       if (!store_.set(keys_[rank], std::string(kAbsent) + reason)) return;
     }

@@ -623,9 +623,9 @@ class SharedGroup final : public CpuGroup {
     for (const WritableBytes& output : outputs) table.push_back(output.size());
     const std::size_t ranks = size();
     std::vector<std::uint64_t> tables(ranks * table.size());
-    if (const Result<void> told = gather_all(collective, bytes_of(table), bytes_of(tables));
-        !told) {
-      return told.error();
+    if (const Result<void> gathered = gather_all(collective, bytes_of(table), bytes_of(tables));
+        !gathered) {
+      return gathered.error();
     }
     PairSizes sizes = PairSizes::from_tables(tables, ranks);
     if (const std::optional<PairSizes::Clash>& clash = sizes.clash()) {

@@ -83,7 +83,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
     has_sparse_ |= parameter.is_sparse;
     slots_.push_back({.parameter = std::move(parameter)});
   }
-  const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
+  const std::size_t words = PassWords::count(group.size(), sends_used() ? slots_.size() : 0);
   buckets_ = std::make_unique<GradientBuckets>(
       std::move(tensors), words, group,
       BucketCaps{.first_bytes = options.first_bucket_bytes, .bytes = options.bucket_bytes});
@@ -382,14 +382,14 @@ void Reducer::wait_for_buckets() {
 // end of a hook, unchanged gradients, and the number of rows of sparse gradients. In join() each
 // forward waits for the device anyway.
 bool Reducer::may_look_late() const {
-  return options_.check_passes_late && has_ready_order_ && !hook_ && !tells_used() &&
+  return options_.check_passes_late && has_ready_order_ && !hook_ && !sends_used() &&
          !has_sparse_ && compares_epochs_;
 }
 
 // Averages travel, so a word that one rank sets arrives divided by the world size.
 void Reducer::set_words(PassCode code) {
   std::vector<bool> used;
-  if (tells_used())
+  if (sends_used())
     for (const Slot& slot : slots_) used.push_back(slot.is_used);
   buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epochs(), used));
 }
@@ -547,7 +547,7 @@ void Reducer::finalize_gradients(const std::optional<PassWords>& words) {
 
 // Returns whether no rank used the parameter.
 bool Reducer::is_left_alone(std::size_t index, const std::optional<PassWords>& words) const {
-  return tells_used() && !words->is_used(index);
+  return sends_used() && !words->is_used(index);
 }
 
 void Reducer::finalize_sparse(const std::optional<PassWords>& words, bool is_shadow) {

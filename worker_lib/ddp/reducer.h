@@ -154,7 +154,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void reduce_words(bool async);
   void wait_for_buckets();
   bool may_look_late() const;
-  bool tells_used() const { return options_.find_unused_parameters || options_.static_graph; }
+  bool sends_used() const { return options_.find_unused_parameters || options_.static_graph; }
   void set_words(PassCode code);
   ChosenEpochs own_epochs() const;
 

@@ -12,7 +12,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::uint64_t kLookBack = 8;  // entries before the oldest one that has not ended
-constexpr std::size_t kToldApart = 3;   // missing ranks whose last calls are listed
+constexpr std::size_t kMostParted = 3;  // missing ranks whose last calls are listed
 
 // Both ends run the same build on machines of the same kind.
 struct NoteHead {
@@ -260,13 +260,13 @@ MissingRanks find_missing(std::uint64_t number, CallNotesView by_rank) {
   if (missing.ranks.empty()) return missing;
   missing.text =
       name_ranks(missing.ranks) + (missing.ranks.size() == 1 ? " has" : " have") + " not come";
-  for (std::size_t i = 0; i < std::min(missing.ranks.size(), kToldApart); ++i) {
+  for (std::size_t i = 0; i < std::min(missing.ranks.size(), kMostParted); ++i) {
     const auto& note = by_rank[missing.ranks[i]];
     const CollectiveLogEntry* last = note && note->called > 0 ? note->find(note->called) : nullptr;
     missing.text += (i == 0 ? " (" : "; ") + name_rank(missing.ranks[i]);
     missing.text += last ? " called last " + describe(last->call) : " has called nothing yet";
   }
-  missing.text += missing.ranks.size() > kToldApart ? "; ...)" : ")";
+  missing.text += missing.ranks.size() > kMostParted ? "; ...)" : ")";
   return missing;
 }
 
@@ -293,10 +293,10 @@ std::string find_ahead(std::span<const int> ranks, int own, CallNotesView by_ran
     return note ? note->called : 0;
   };
   std::string text;
-  std::size_t told = 0;
+  std::size_t named = 0;
   for (const int rank : ranks) {
     if (called_by(rank) <= called_by(own)) continue;
-    if (++told > kToldApart) return text + "; ...";
+    if (++named > kMostParted) return text + "; ...";
     const CallNote& note = *by_rank[rank];
     const CollectiveLogEntry* beyond = note.find(called_by(own) + 1);
     if (!beyond) beyond = note.find(note.called);

@@ -97,7 +97,7 @@ bool NcclAbortState::wait_until_left(Duration allowed) {
 // --- forming ---
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(
-    const NcclApi& api, Store* store, std::shared_ptr<NcclAbortState> fate,
+    const NcclApi& api, Store* store, std::shared_ptr<NcclAbortState> abort_state,
     NcclCommunicatorOptions options, const Deadline& deadline) {
   DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store");
   int device = 0;
@@ -106,7 +106,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(
   const std::string doing =
       concat("form the NCCL communicator of ", options.world_size, " ranks as rank ", options.rank);
   std::unique_ptr<NcclCommunicator> made(
-      new NcclCommunicator(api, std::move(fate), std::move(options), device));
+      new NcclCommunicator(api, std::move(abort_state), std::move(options), device));
   const Result<std::vector<NcclUniqueId>> ids = made->exchange_ids(store, deadline);
   if (!ids) return ids.error().within(doing);
   const Result<void> ready = made->init(*ids, deadline);
@@ -186,7 +186,8 @@ Result<std::string> NcclCommunicator::await_id(Store& store, int root,
     Result<std::string> got =
         ResultStore(store).get(id_key(root), std::min(deadline.remaining(), kAbortCheckInterval));
     if (got || got.error().kind != ErrorKind::kTimeout) return got;
-    if (const Result<void> fate = abort_state_->check(); !fate) return fate.error();
+    if (const Result<void> abort_state = abort_state_->check(); !abort_state)
+      return abort_state.error();
     if (deadline.passed()) {
       return timeout_error("", "it has not come", deadline);
     }
@@ -285,12 +286,12 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
     const std::lock_guard lock(abort_state_->mutex_);
     aside_ = aside;
   }
-  const auto run = [&api = api_, device = device_, fate = abort_state_, aside,
+  const auto run = [&api = api_, device = device_, abort_state = abort_state_, aside,
                     call = std::move(call)] {
     api.set_device(device);
     const NcclResult result =
         aside->claim() ? call(&aside->made) : NcclResult::kInvalidUsage;  // it was aborted before
-    fate->leave();
+    abort_state->leave();
     aside->end.set_value(result);
   };
   const Result<void> started = start_detached_thread("ddprun-nccl-aux", run);
@@ -313,11 +314,11 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
 
 Result<void> NcclCommunicator::launch(Communicators on, const Issue& issue,
                                       const Deadline& deadline) {
-  NcclAbortState& fate = *on[0]->abort_state_;
-  if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
+  NcclAbortState& abort_state = *on[0]->abort_state_;
+  if (const Result<void> mine = abort_state.enter(deadline); !mine) return mine;
   set_settled(on, false);
   const NcclResult issued = issue();
-  fate.leave();
+  abort_state.leave();
   return settle(on, issued, deadline);
 }
 
@@ -340,14 +341,14 @@ NcclResult NcclCommunicator::state_of(Communicators on) {
 // Queries the state at least once: only then has NCCL joined the thread of the call.
 Result<void> NcclCommunicator::settle(Communicators on, NcclResult result,
                                       const Deadline& deadline) {
-  NcclAbortState& fate = *on[0]->abort_state_;
+  NcclAbortState& abort_state = *on[0]->abort_state_;
   NcclPause pause;
   for (bool is_first = true; !is_failure(result); is_first = false) {
     if (!is_first) pause.take();
-    if (const std::optional<Error> first = fate.failure()) return *first;
-    if (fate.try_enter()) {
+    if (const std::optional<Error> first = abort_state.failure()) return *first;
+    if (abort_state.try_enter()) {
       result = state_of(on);
-      fate.leave();
+      abort_state.leave();
       if (result == NcclResult::kSuccess) {
         set_settled(on, true);
         return {};
@@ -357,10 +358,10 @@ Result<void> NcclCommunicator::settle(Communicators on, NcclResult result,
     if (deadline.passed()) {
       return timeout_error("", "NCCL is not done; a rank has not come, or is stuck", deadline);
     }
-    if (const Result<void> good = fate.check(); !good) return good;
+    if (const Result<void> good = abort_state.check(); !good) return good;
   }
   // Reports the failure that ended a call, rather than the fact that it was ended.
-  if (const std::optional<Error> first = fate.failure()) return *first;
+  if (const std::optional<Error> first = abort_state.failure()) return *first;
   return on[0]->nccl_error(result);
 }
 

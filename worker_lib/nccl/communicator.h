@@ -109,7 +109,7 @@ class NcclCommunicator {
   // Forms a communicator; collective. It uses the current device. The store is used only during
   // the call, and may be null in a world of one.
   static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, Store* store,
-                                                        std::shared_ptr<NcclAbortState> fate,
+                                                        std::shared_ptr<NcclAbortState> abort_state,
                                                         NcclCommunicatorOptions options,
                                                         const Deadline& deadline);
   // Aborts the communicator if it was not closed, and waits for that for at most abort_grace.
@@ -159,9 +159,12 @@ class NcclCommunicator {
   int device() const { return device_; }
 
  private:
-  NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclAbortState> fate,
+  NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclAbortState> abort_state,
                    NcclCommunicatorOptions options, int device)
-      : api_(api), abort_state_(std::move(fate)), options_(std::move(options)), device_(device) {}
+      : api_(api),
+        abort_state_(std::move(abort_state)),
+        options_(std::move(options)),
+        device_(device) {}
 
   // An NCCL call on its own thread, because the call may block. That thread, the thread that
   // waits for the call, and an abort share it.

@@ -52,27 +52,27 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEnding>
     enrolled_.clear();
   }
   if (!comm && !aside) return nullptr;
-  return
-      [&api = api_, device = device_, fate = abort_state_, comm, aside, may_revoke, ending, keep] {
-        {
-          const DeviceGuard guard(api, device);
-          const bool is_free = fate->wait_until_left(kTurnPatience);
-          const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
-          if (is_quiet) ending->lower(ending->not_quiet_);
-          // A thread that was started for a call, and has not begun it, must not use what is freed.
-          if (aside) aside->claim();
-          if (comm) api.comm_abort(comm);
-          if (aside) {
-            // An init that blocks has written its handle before.
-            const NcclComm forming = comm ? nullptr : aside->take();
-            if (forming) api.comm_abort(forming);
-            aside->wait(kLongestTimeout);
-            if (const NcclComm made = aside->take(); made && made != forming) api.comm_abort(made);
-          }
-          if (!is_quiet) ending->lower(ending->not_quiet_);
-        }
-        ending->lower(ending->not_over_);
-      };
+  return [&api = api_, device = device_, abort_state = abort_state_, comm, aside, may_revoke,
+          ending, keep] {
+    {
+      const DeviceGuard guard(api, device);
+      const bool is_free = abort_state->wait_until_left(kTurnPatience);
+      const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
+      if (is_quiet) ending->lower(ending->not_quiet_);
+      // A thread that was started for a call, and has not begun it, must not use what is freed.
+      if (aside) aside->claim();
+      if (comm) api.comm_abort(comm);
+      if (aside) {
+        // An init that blocks has written its handle before.
+        const NcclComm forming = comm ? nullptr : aside->take();
+        if (forming) api.comm_abort(forming);
+        aside->wait(kLongestTimeout);
+        if (const NcclComm made = aside->take(); made && made != forming) api.comm_abort(made);
+      }
+      if (!is_quiet) ending->lower(ending->not_quiet_);
+    }
+    ending->lower(ending->not_over_);
+  };
 }
 
 // No thread can reach the communicators any more, so no lock is held while NCCL frees them. That

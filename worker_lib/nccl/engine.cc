@@ -323,8 +323,8 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
     lane.communicator = std::move(*made);
   }
   if (lane.communicator) {
-    const bool is_told = is_captured || lane.device != memory_->device() || !memory_->has_news();
-    if (!is_told) memory_->tell(*lane.communicator, lane.stream);
+    const bool is_current = is_captured || lane.device != memory_->device() || !memory_->has_news();
+    if (!is_current) memory_->update(*lane.communicator, lane.stream);
     return {};
   }
   // In ascending order on all ranks, so that no cycle of ranks waits for each other.
@@ -492,10 +492,10 @@ Result<std::shared_ptr<NcclCommunicator>> NcclEngine::split_off(int color, int k
     std::vector<WritableBytes> all;
     for (char& one : failed) all.push_back({&one, 1});
     const ReadableBytes own[] = {{&mine, 1}};
-    const Result<void> told = peers_->all_gather(own, all, deadline.remaining());
-    if (!told) {
-      end(told.error().within("split"));
-      return told.error().within("split");
+    const Result<void> gathered = peers_->all_gather(own, all, deadline.remaining());
+    if (!gathered) {
+      end(gathered.error().within("split"));
+      return gathered.error().within("split");
     }
   }
   if (!part) return part.error();

@@ -50,7 +50,7 @@ void NcclMemory::let_go(void* memory) {
     has_news_ = true;
     --marking_;
     marked_.notify_all();
-    if (!is_over_) return;  // tell() does the rest
+    if (!is_over_) return;  // update() does the rest
     block = here;
     blocks_.erase(memory);
   }
@@ -72,7 +72,7 @@ NcclMemory::Events NcclMemory::mark(const std::vector<CudaStream>& streams) cons
   return events;
 }
 
-void NcclMemory::tell(NcclCommunicator& communicator, CudaStream stream) {
+void NcclMemory::update(NcclCommunicator& communicator, CudaStream stream) {
   std::map<void*, std::size_t> fresh;
   std::map<void*, Block> left;
   bool is_news = false;
@@ -81,7 +81,7 @@ void NcclMemory::tell(NcclCommunicator& communicator, CudaStream stream) {
     group_stream_ = stream;
     has_news_ = false;
     for (auto& [memory, block] : blocks_) {
-      if (!block.is_left && !std::exchange(block.is_told, true)) fresh[memory] = block.bytes;
+      if (!block.is_left && !std::exchange(block.is_registered, true)) fresh[memory] = block.bytes;
       if (block.is_left && !block.left.empty()) left[memory] = block;
     }
   }

@@ -10,7 +10,7 @@
 // kept until the process ends, because the graph may use it.
 //
 // Owned jointly by an NcclEngine and the tensors. Any thread may allocate and release. The rest
-// is for the engine; tell() is for the thread that makes its calls.
+// is for the engine; update() is for the thread that makes its calls.
 #pragma once
 
 #include <atomic>
@@ -41,12 +41,12 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
   // captured. The pointer keeps the memory alive.
   std::shared_ptr<void> allocate(std::size_t bytes);
 
-  // Returns whether tell() has something to do.
+  // Returns whether update() has something to do.
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
   // Registers new memory with the communicator, withdraws released memory from it, and frees
   // that. No call of the communicator may be in progress. stream: the stream of the
   // communicator's calls.
-  void tell(NcclCommunicator& communicator, CudaStream stream);
+  void update(NcclCommunicator& communicator, CudaStream stream);
   // Ends the use of the memory by the group. Called when there is no communicator any more and its
   // stream is idle.
   void end();
@@ -55,7 +55,7 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
   using Events = std::vector<std::shared_ptr<NcclEvent>>;
   struct Block {
     std::size_t bytes = 0;
-    bool is_told = false;
+    bool is_registered = false;
     CudaStream home = nullptr;  // current at the allocation
     bool is_left = false;       // its tensor has released it
     Events left = {};           // recorded at the release; none: the memory must be kept

@@ -172,7 +172,7 @@ struct SpawnContext::Impl {
   const pid_t owner = getpid();
   bool is_over = false;
   std::exception_ptr failure = nullptr;  // set once it is over
-  bool is_told = false;
+  bool is_reported = false;
 
   void start(const std::function<void(int)>& fn, const SpawnPlace& place, Listener listener);
   void order(MonitorOrder order) const {
@@ -274,7 +274,7 @@ SpawnContext::~SpawnContext() {
     }
     impl_->wait(impl_->grace + kRankKillPatience + kKillPatience);
   }
-  if (!impl_->failure || impl_->is_told) return;
+  if (!impl_->failure || impl_->is_reported) return;
   try {
     std::rethrow_exception(impl_->failure);
   } catch (const DistError& failure) {
@@ -285,7 +285,7 @@ SpawnContext::~SpawnContext() {
 
 bool SpawnContext::join(std::optional<std::chrono::nanoseconds> timeout) {
   if (!impl_->wait(timeout.value_or(kLongestTimeout))) return false;
-  impl_->is_told = true;
+  impl_->is_reported = true;
   if (impl_->failure) std::rethrow_exception(impl_->failure);
   return true;
 }
@@ -297,7 +297,7 @@ std::vector<int> SpawnContext::pids() const {
 }
 
 void SpawnContext::kill() {
-  impl_->is_told = true;  // the caller that kills them knows their end
+  impl_->is_reported = true;  // the caller that kills them knows their end
   if (impl_->wait(Duration::zero())) return;
   impl_->order(MonitorOrder::kKill);
   impl_->wait(kRankKillPatience + kKillPatience);

@@ -64,10 +64,10 @@ nlohmann::json describe_exception() {
   return {{"message", {{"message", one_line_of(words)}, {"extraInfo", more}}}};
 }
 
-void tell_and_terminate() {
+void report_and_terminate() {
   // Two threads may fail at once, and writing the file may fail, too.
-  static std::atomic_flag told;
-  if (!told.test_and_set()) {
+  static std::atomic_flag is_reported;
+  if (!is_reported.test_and_set()) {
     try {
       std::ofstream(place().path) << describe_exception().dump(
           -1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -85,7 +85,7 @@ void write_uncaught_exceptions_to(const std::string& path) {
   static std::once_flag once;
   std::call_once(once, [&] {
     place().path = path;
-    place().before = std::set_terminate(tell_and_terminate);
+    place().before = std::set_terminate(report_and_terminate);
   });
 }
 

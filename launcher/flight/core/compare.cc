@@ -16,7 +16,7 @@ using Flights = std::vector<RankFlight>;
 using Kind = FlightFinding::Kind;
 
 // For at most this many ranks that are behind, the text says what they do instead.
-constexpr std::size_t kToldInFull = 8;
+constexpr std::size_t kMostInFull = 8;
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
@@ -163,11 +163,11 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
     if (member.is_held_up(earliest)) held_up.push_back(member.flight->rank.value);
     if (member.last() >= earliest || member.is_unknown()) continue;
     late.push_back(member.flight->rank.value);
-    if (late.size() > kToldInFull) continue;
+    if (late.size() > kMostInFull) continue;
     instead +=
         "; rank " + to_text(member.flight->rank) + ": " + doing_text(flights, *member.flight);
   }
-  if (late.size() > kToldInFull) instead += "; ...";
+  if (late.size() > kMostInFull) instead += "; ...";
   const std::string what = collective_text(flights, *call);
   const bool failed = call->ended_ns != 0;
   const std::string span = span_text(call->begun_ns, failed ? call->ended_ns : who->boot_ns);

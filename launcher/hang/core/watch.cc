@@ -23,11 +23,11 @@ bool HangWatch::hangs(std::size_t worker) const {
 
 std::vector<std::size_t> HangWatch::take_silent() {
   std::vector<std::size_t> silent;
-  if (has_told_silent_ || watched_ <= timeout_) return silent;
+  if (has_reported_silent_ || watched_ <= timeout_) return silent;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].is_silent) silent.push_back(i);
   }
-  has_told_silent_ = !silent.empty();
+  has_reported_silent_ = !silent.empty();
   return silent;
 }
 

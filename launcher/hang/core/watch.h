@@ -63,8 +63,8 @@ class HangWatch {
 
   Duration timeout_;
   TimePoint looked_;
-  Duration watched_{};            // time since begin(), as the sum over the checks
-  bool has_told_silent_ = false;  // in any generation
+  Duration watched_{};                // time since begin(), as the sum over the checks
+  bool has_reported_silent_ = false;  // in any generation
   std::vector<Watched> workers_;
 };
 

@@ -42,7 +42,7 @@ std::optional<TimePoint> Supervisor::deadline() const {
   std::optional<TimePoint> earliest = stop_deadline_;
   keep_earlier(earliest, hold_back_until_);
   if (save_on_term_) keep_earlier(earliest, save_on_term_->terminate);
-  if (checkpoint_due_) keep_earlier(earliest, checkpoint_told_ + kCheckpointPause);
+  if (checkpoint_due_) keep_earlier(earliest, checkpoint_reported_ + kCheckpointPause);
   return earliest;
 }
 
@@ -64,14 +64,14 @@ AgentStatus Supervisor::status(TimePoint now) const {
   }
   if (hold_back_until_) return status;  // a held-back end may prove not to be a failure
   for (const DatedEnd& dated : ends_) status.ends.push_back(dated.as_of(now));
-  if (status.phase != AgentPhase::kRunning) tell_who_left(status, now);
+  if (status.phase != AgentPhase::kRunning) add_who_left(status, now);
   status.more_ends = static_cast<int>(keep_likeliest(status.ends));
   return status;
 }
 
 // Reports the ranks that reached their end. One that crashed afterwards counts as left until
 // all ranks of the node have reached their end. Then its crash is reported.
-void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
+void Supervisor::add_who_left(AgentStatus& status, TimePoint now) const {
   for (const DatedEnd& dated : left_) {
     if (dated.end.finished && state_ == kFinished) {
       status.ends.push_back(dated.as_of(now));
@@ -158,7 +158,7 @@ void Supervisor::start_workers() {
   }
   act(StartWorkers{*assignment_});
   // These workers were started after the request to save, so they must be asked, too.
-  if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal});
+  if (asked_to_save_) signal_to_save(UserSignal{options_.checkpoint_signal});
   act(SendStatus{});
 }
 
@@ -266,7 +266,7 @@ void Supervisor::on(const WorkersSeen& seen) {
     one.node_rank = assignment_->node_rank;
     one.host = options_.host;
   }
-  keep_telling(snapshots_);
+  keep_first_snapshots(snapshots_);
   if (std::optional<Stop> stop = std::exchange(stop_then_, std::nullopt)) {
     stop->look = false;
     return on(*stop);
@@ -375,7 +375,7 @@ void Supervisor::relay(const UserSignal& signal) {
 void Supervisor::ask_to_save(const UserSignal& signal) {
   if (std::exchange(asked_to_save_, true)) return;
   if (state_ == kRunning) {
-    tell_to_save(signal);
+    signal_to_save(signal);
     act(SendStatus{});
     return;
   }
@@ -390,7 +390,7 @@ void Supervisor::ask_to_save(const UserSignal& signal) {
   if (!has_workers()) finish_exit();
 }
 
-void Supervisor::tell_to_save(const UserSignal& signal) {
+void Supervisor::signal_to_save(const UserSignal& signal) {
   say(kInfo,
       signal_name(signal.signal) + ": asking " + counted(alive_, "worker") + " to save and exit");
   if (signal.way != UserSignal::Way::kManager) act(SignalWorkers{signal.signal});
@@ -511,18 +511,18 @@ void Supervisor::on(const GuardianLost&) {
 void Supervisor::on(const CheckpointAnnounced& announced) {
   if (state_ != kRunning || announced.generation != generation_) return;
   const bool is_first = checkpoints_++ == 0;
-  if (!is_first && now_ < checkpoint_told_ + kCheckpointPause) {
+  if (!is_first && now_ < checkpoint_reported_ + kCheckpointPause) {
     checkpoint_due_ = true;
     return;
   }
-  checkpoint_told_ = now_;
+  checkpoint_reported_ = now_;
   act(SendStatus{});
 }
 
 void Supervisor::on(const Tick&) {
-  if (checkpoint_due_ && now_ >= checkpoint_told_ + kCheckpointPause) {
+  if (checkpoint_due_ && now_ >= checkpoint_reported_ + kCheckpointPause) {
     checkpoint_due_ = false;
-    checkpoint_told_ = now_;
+    checkpoint_reported_ = now_;
     if (state_ == kRunning) act(SendStatus{});
   }
   if (hold_back_until_ && now_ >= *hold_back_until_) declare_failure();

@@ -264,7 +264,7 @@ class Supervisor {
   void ask_to_save(const UserSignal& signal);
   bool insists(const UserSignal& signal);
   void leave(const UserSignal& signal);
-  void tell_to_save(const UserSignal& signal);
+  void signal_to_save(const UserSignal& signal);
   bool may_still_save() const;
   void save_on_term(const UserSignal& signal);
   void give_up_saving();
@@ -274,7 +274,7 @@ class Supervisor {
   bool has_workers() const { return state_ == kRunning || state_ == kStopping; }
   void look();
   void take_down_who_left();
-  void tell_who_left(AgentStatus& status, TimePoint now) const;
+  void add_who_left(AgentStatus& status, TimePoint now) const;
   void take_down(const WorkersEnded& ended);
   void declare_failure();
   // kYes: the workers got the signal from another sender.
@@ -301,7 +301,7 @@ class Supervisor {
   std::vector<DatedEnd> left_;
   std::set<std::pair<int, int>> asked_for_;  // signals sent on request, and to which local rank
   std::int64_t checkpoints_ = 0;             // number announced in this generation
-  TimePoint checkpoint_told_;                // when one was last reported to the service
+  TimePoint checkpoint_reported_;            // when one was last reported to the service
   bool checkpoint_due_ = false;              // one was announced after that
   bool looking_ = false;                     // LookAtWorkers has no answer yet
   std::optional<Stop> stop_then_;            // a Stop with `look`, to be handled after the answer

@@ -24,14 +24,14 @@ std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
   return text;
 }
 
-void tell_frames(const WorkerEnd& end, std::vector<std::string>& lines) {
+void add_frames(const WorkerEnd& end, std::vector<std::string>& lines) {
   if (end.frames.empty()) return;
   lines.emplace_back("  stack, innermost last:");
   for (const std::string& frame : end.frames) lines.push_back("    | " + frame);
 }
 
 // Returns the last lines of stderr without a traceback that message and frames already show.
-std::vector<std::string> untold_lines(const WorkerEnd& end) {
+std::vector<std::string> remaining_lines(const WorkerEnd& end) {
   std::vector<std::string> lines = end.stderr_tail;
   if (end.message.empty() || end.frames.empty()) return lines;
   const std::string said = end.message.substr(0, end.message.find('\n'));
@@ -42,13 +42,13 @@ std::vector<std::string> untold_lines(const WorkerEnd& end) {
   return lines;
 }
 
-void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
+void add_first(const WorkerEnd& first, std::vector<std::string>& lines) {
   if (!first.message.empty() && is_of_process(first))
     lines.push_back("  its message: " + first.message);
-  tell_frames(first, lines);
-  if (const std::vector<std::string> untold = untold_lines(first); !untold.empty()) {
+  add_frames(first, lines);
+  if (const std::vector<std::string> remaining = remaining_lines(first); !remaining.empty()) {
     lines.emplace_back("  its last lines on stderr:");
-    for (const std::string& line : untold) lines.push_back("    | " + line);
+    for (const std::string& line : remaining) lines.push_back("    | " + line);
   }
   if (const std::string hint = hint_for(first); !hint.empty()) lines.push_back("  hint: " + hint);
 }
@@ -65,12 +65,12 @@ void add_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   const bool is_victim = first.blames >= 0;
   lines.push_back("first failure: " + describe(first));
   // In a hang, the stack of each candidate may show the reason.
-  if (is_hang) tell_first(first, lines);
+  if (is_hang) add_first(first, lines);
   for (std::size_t i = 1; i < firsts; ++i) {
     lines.push_back("or, at about the same time: " + describe(ends[i]));
-    if (is_hang) tell_frames(ends[i], lines);
+    if (is_hang) add_frames(ends[i], lines);
   }
-  if (!is_hang) tell_first(first, lines);
+  if (!is_hang) add_first(first, lines);
   if (!verdict.seen.empty()) {
     lines.emplace_back("what all ranks were doing:");
     for (const std::string& one : verdict.seen) lines.push_back("  " + one);

@@ -112,14 +112,14 @@ std::size_t SlowSearch::node_of(int rank) const {
 
 std::vector<std::string> SlowSearch::compare_findings(const std::vector<SlowFinding>& before) {
   std::vector<std::string> lines;
-  const auto tell = [&](const SlowFinding& finding, bool is_slow) {
+  const auto add_lines = [&](const SlowFinding& finding, bool is_slow) {
     const int rank = finding.ranks.front();
     const std::size_t node = node_of(rank);
     int& times_named =
         finding.node ? nodes_[node].times_named : times_named_[static_cast<std::size_t>(rank)];
     // Of the pair of lines, either both are told or none.
     if (is_slow) ++times_named;
-    if (times_named > kMostTold) return;
+    if (times_named > kMostNamed) return;
     const std::string host = nodes_.size() > 1 ? nodes_[node].node.host : "";
     lines.push_back(is_slow ? slow_text(finding, host) : recovered_text(finding, host));
     news_.push_back({node, lines.back()});
@@ -138,17 +138,17 @@ std::vector<std::string> SlowSearch::compare_findings(const std::vector<SlowFind
     });
   };
   for (const SlowFinding& one : findings_) {
-    if (!is_in(one, before)) tell(one, true);
+    if (!is_in(one, before)) add_lines(one, true);
   }
   for (const SlowFinding& one : before) {
-    if (!is_in(one, findings_) && !is_still_slow(one)) tell(one, false);
+    if (!is_in(one, findings_) && !is_still_slow(one)) add_lines(one, false);
   }
   return lines;
 }
 
 std::vector<ToAgent> SlowSearch::tick(TimePoint now) {
-  std::vector<ToAgent> tells;
-  if (!next_round_ || now < *next_round_) return tells;
+  std::vector<ToAgent> directives;
+  if (!next_round_ || now < *next_round_) return directives;
   period_ = has_steps_ ? kPeriod : std::min(2 * period_, kLongestPeriod);
   next_round_ = now + period_;
   has_steps_ = false;
@@ -157,22 +157,23 @@ std::vector<ToAgent> SlowSearch::tick(TimePoint now) {
   if (asks_shares_) next_shares_ = now + kSharesPeriod;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     nodes_[node].has_reported = false;
-    TellSteps tell{.generation = generation_, .steps = asked_steps_, .asks_shares = asks_shares_};
+    StepsDirective directive{
+        .generation = generation_, .steps = asked_steps_, .asks_shares = asks_shares_};
     // The user of a job reads the output of node 0.
     for (const News& one : news_) {
       const bool is_for_it = node == 0 || one.node == node;
-      if (is_for_it && tell.lines.size() < kMaxSlowLines) tell.lines.push_back(one.line);
+      if (is_for_it && directive.lines.size() < kMaxSlowLines) directive.lines.push_back(one.line);
     }
     for (const SlowFinding& one : findings_) {
       if (node_of(one.ranks.front()) != node) continue;
       for (const int rank : one.ranks) {
-        tell.slow.push_back({LocalRank(rank - nodes_[node].first_rank), cost_text(one.share)});
+        directive.slow.push_back({LocalRank(rank - nodes_[node].first_rank), cost_text(one.share)});
       }
     }
-    tells.push_back({nodes_[node].node.agent_id, std::move(tell)});
+    directives.push_back({nodes_[node].node.agent_id, std::move(directive)});
   }
   news_.clear();
-  return tells;
+  return directives;
 }
 
 std::size_t SlowSearch::slow_ranks() const {

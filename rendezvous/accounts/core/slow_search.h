@@ -40,7 +40,7 @@ class SlowSearch {
   static constexpr std::size_t kMostValues = 32768;  // of one round
   static constexpr std::size_t kLeastSteps = 16;
   // A rank or a node is named at most this often in a generation.
-  static constexpr int kMostTold = 3;
+  static constexpr int kMostNamed = 3;
 
   struct Node {
     std::string agent_id;

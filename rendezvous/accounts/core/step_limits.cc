@@ -80,12 +80,12 @@ std::optional<StepLimits::News> StepLimits::confirmed(const Look& look) const {
   News both{.largest = look.largest};
   double farthest = 0;
   for (const auto& [part, word] : kStepPartWords) {
-    const bool is_told = news_ && news_->odd_part == part;
+    const bool is_reported = news_ && news_->odd_part == part;
     double top = 0, sum = 0;
     std::vector<int> ranks;
     for (std::size_t rank = 0; rank < shares_.size(); ++rank) {
       const int number = static_cast<int>(rank);
-      const bool was_odd = is_told && std::ranges::binary_search(news_->odd_ranks, number);
+      const bool was_odd = is_reported && std::ranges::binary_search(news_->odd_ranks, number);
       const auto [low, high] =
           std::minmax({share_of(look.above[rank], part), share_of(last_->above[rank], part)});
       // In a large job another rank may be odd each time. So one look names none, and clears none.
@@ -96,7 +96,7 @@ std::optional<StepLimits::News> StepLimits::confirmed(const Look& look) const {
       top = std::max(top, above);
     }
     // As above: the part of the last news stays if another one is not clearly farther.
-    if (is_told && !ranks.empty()) top += kLead;
+    if (is_reported && !ranks.empty()) top += kLead;
     if (top <= farthest) continue;
     farthest = top;
     both.odd_part = part;

@@ -264,8 +264,8 @@ void AgentLink::try_failed(Try how) {
     out_.push_back(LinkPortRefuses{now_ - *refused_since_});
   }
   const bool is_unanswered = instance_.empty() && !has_spoken_;
-  if (is_unanswered && !has_told_ && now_ >= join_until_ - options_.join_timeout + kQuietTime) {
-    has_told_ = true;
+  if (is_unanswered && !has_warned_ && now_ >= join_until_ - options_.join_timeout + kQuietTime) {
+    has_warned_ = true;
     out_.push_back(LinkDeliver{
         Wait{"no rendezvous service answers at " + everywhere() + " yet: " + trouble()}});
   }

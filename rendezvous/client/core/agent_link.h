@@ -255,7 +255,7 @@ class AgentLink {
   bool said_so_ = false;        // in this try
   std::string instance_;
   ServiceTerm term_ = 0;
-  bool has_told_ = false;  // the message that no service answers was given
+  bool has_warned_ = false;  // the message that no service answers was given
   std::string last_trouble_ = "no try was made";
 };
 

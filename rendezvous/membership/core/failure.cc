@@ -186,7 +186,7 @@ bool Membership::settle_failure() {
   not_before_ = now_ + pause_;
   if (pause_ > Duration(0)) {
     note(named() + ": " + words_of_pause());
-    for (const auto& member : members_) tell(member);
+    for (const auto& member : members_) direct(member);
   }
   return true;
 }

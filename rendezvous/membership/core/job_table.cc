@@ -223,7 +223,7 @@ void JobTable::request(const Origin& origin, const UserRequest& request) {
     return refuse(concat("job '", id, "' belongs to user ", *job.owner,
                          ", but according to munge you are user ", *origin.user));
   }
-  if (is_told_by_nodes(request.what)) {
+  if (is_answered_by_nodes(request.what)) {
     if (is_agents) return refuse("an agent cannot ask for output");
     if (inquiries_.is_reader(origin.connection)) {
       return refuse("this connection already reads the output of workers");
@@ -256,8 +256,8 @@ std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
   std::vector<OutputInquiries::Node> nodes;
   for (const std::string& id : job.nodes_of(rank)) {
     const Membership::Member& member = job.members().at(id);
-    nodes.push_back({id, member.node.host, member.connected, member.node.tells_output,
-                     member.node.tells_flight, member.node.tells_stacks});
+    nodes.push_back({id, member.node.host, member.connected, member.node.supports_output,
+                     member.node.supports_flight, member.node.supports_stacks});
   }
   return nodes;
 }
@@ -271,7 +271,7 @@ void JobTable::see_nodes(const std::string& job_id) {
 }
 
 void JobTable::hand_on(InquiryOutput&& from) {
-  for (ToAgent& one : from.tells) send(std::move(one), 0);
+  for (ToAgent& one : from.directives) send(std::move(one), 0);
   std::ranges::move(from.sends, std::back_inserter(out_.sends));
 }
 
@@ -289,8 +289,8 @@ ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
 }
 
 // Sends the last message to the watchers of a job that is over.
-void JobTable::tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
-                             std::uint64_t after) {
+void JobTable::notify_watchers(const std::string& job_id, const ServiceMessage& last_word,
+                               std::uint64_t after) {
   std::erase_if(watchers_, [&](const auto& watcher) {
     if (watcher.second != job_id) return false;
     out_.sends.push_back({watcher.first, last_word, after, /*last=*/true});
@@ -477,7 +477,7 @@ std::vector<const Membership*> JobTable::jobs() const {
   return all;
 }
 
-ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
+ServiceOutput JobTable::withdraw_after(std::uint64_t after, const std::string& why) {
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     const auto job = it++;
     if (job->second.first_change <= after) continue;
@@ -488,7 +488,7 @@ ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
       connections_.erase(agent.agent_id);
       agents_.erase(connection);
     }
-    tell_watchers(job->first, Silence{why}, 0);
+    notify_watchers(job->first, Silence{why}, 0);
     hand_on(inquiries_.job_gone(job->first, Silence{why}));
     out_.changes.push_back({++changes_, JobForgotten{job->first}});
     std::erase(ended_, job->first);
@@ -530,7 +530,7 @@ void JobTable::record(Job& job) {
 void JobTable::forward(const std::string& job_id, MembershipOutput&& from) {
   Job& job = jobs_.at(job_id);
   record(job);
-  for (ToAgent& one : from.tells) send(std::move(one), job.last_change);
+  for (ToAgent& one : from.directives) send(std::move(one), job.last_change);
   for (ToAgent& one : from.pass_ons) send(std::move(one), 0);
   std::ranges::move(from.log, std::back_inserter(out_.log));
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
@@ -548,7 +548,7 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from) {
        : verdict.cause == VerdictCause::kStopped ? counts_.jobs_stopped
                                                  : counts_.jobs_failed);
   }
-  tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change);
+  notify_watchers(job_id, End{*job.membership.verdict()}, job.last_change);
 }
 
 void JobTable::forget_deserted_jobs() {

@@ -182,7 +182,7 @@ class JobTable {
   // agent was told of them. Their agents retry. The verdicts of jobs that they have replaced
   // are not restored: an agent that was disconnected when such a verdict was sent begins a new
   // job.
-  ServiceOutput take_back(std::uint64_t after, const std::string& why);
+  ServiceOutput withdraw_after(std::uint64_t after, const std::string& why);
   // Returns messages that tell every agent, and every reader of output, to expect silence from
   // this service for a while.
   ServiceOutput farewell(const std::string& why) const;
@@ -228,8 +228,8 @@ class JobTable {
   void see_nodes(const std::string& job_id);
   void hand_on(InquiryOutput&& from);
   void send(ToAgent to, std::uint64_t after);
-  void tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
-                     std::uint64_t after);
+  void notify_watchers(const std::string& job_id, const ServiceMessage& last_word,
+                       std::uint64_t after);
   Result<Job*> job_for(const Hello& hello, std::optional<UserId> user);
   Result<Job*> begin_job(const Hello& hello, std::optional<UserId> user);
   void note_over(std::string instance);

@@ -31,17 +31,17 @@ GenerationEnd end_of(const Verdict& verdict) {
 // replaced.
 std::string replacements(const std::vector<NodeCandidate>& nodes,
                          const std::vector<std::size_t>& order) {
-  std::vector<std::string> told;
+  std::vector<std::string> replaced;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const std::optional<int> rank = nodes[i].previous_rank;
     if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
     if (static_cast<std::size_t>(*rank) >= order.size()) continue;
     if (std::ranges::find(order, i) != order.end()) continue;
-    told.push_back(concat(nodes[order[static_cast<std::size_t>(*rank)]].host, " replaces ",
-                          nodes[i].host, ", whose workers were the first to fail in ",
-                          nodes[i].failures, " generations"));
+    replaced.push_back(concat(nodes[order[static_cast<std::size_t>(*rank)]].host, " replaces ",
+                              nodes[i].host, ", whose workers were the first to fail in ",
+                              nodes[i].failures, " generations"));
   }
-  return told.empty() ? "" : "; " + list_of(told);
+  return replaced.empty() ? "" : "; " + list_of(replaced);
 }
 
 }  // namespace
@@ -292,9 +292,9 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   if (recall_until_) recall(member, hello);
   if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard);
   take_status(hello.node.agent_id, hello.status);
-  const bool told = std::ranges::any_of(
-      out_.tells, [&](const ToAgent& tell) { return tell.agent_id == hello.node.agent_id; });
-  if (!told) tell(*members_.find(hello.node.agent_id));
+  const bool is_directed = std::ranges::any_of(
+      out_.directives, [&](const ToAgent& one) { return one.agent_id == hello.node.agent_id; });
+  if (!is_directed) direct(*members_.find(hello.node.agent_id));
   return std::exchange(out_, {});
 }
 
@@ -363,10 +363,10 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
     } else if (current && !status.snapshots.empty()) {
       end_hang();
     } else if (!current) {
-      tell(*found);  // the assignment was lost, or the node runs an older generation
+      direct(*found);  // the assignment was lost, or the node runs an older generation
     }
   } else if (runs_workers(member) && status.phase != AgentPhase::kStopping) {
-    tell(*found);
+    direct(*found);
   }
   advance();
 }
@@ -527,9 +527,9 @@ void Membership::begin_forming(GenerationEnd end, std::string reason) {
   reason_ = std::move(reason);
   forming_since_ = now_;
   last_call_.reset();
-  told_to_wait_ = false;
+  announced_wait_ = false;
   for (const auto& member : members_) {
-    if (runs_workers(member.second)) tell(member);
+    if (runs_workers(member.second)) direct(member);
   }
 }
 
@@ -594,9 +594,9 @@ void Membership::advance() {
   if (!has_enough()) {
     last_call_.reset();
     books_.wait(now_);
-    if (generation_ >= Generation(0) && !told_to_wait_) {
-      told_to_wait_ = true;
-      for (const auto& member : members_) tell(member);
+    if (generation_ >= Generation(0) && !announced_wait_) {
+      announced_wait_ = true;
+      for (const auto& member : members_) direct(member);
     }
     if (now_ >= forming_since_ + spec_.join_timeout) {
       end({.cause = VerdictCause::kTooFewNodes,
@@ -675,10 +675,10 @@ void Membership::form() {
   }
   recount_all();
   search_slow_ranks();
-  for (const std::size_t index : order) tell(*here[index]);
+  for (const std::size_t index : order) direct(*here[index]);
   // Nodes without a place are told that a newer generation than theirs exists.
   for (const auto& member : members_) {
-    if (!member.second.assignment) tell(member);
+    if (!member.second.assignment) direct(member);
   }
   ++out_.generations_formed;
   note(concat(named(), ": generation ", generation_, " with ", world_size, " workers on ",
@@ -691,7 +691,7 @@ void Membership::search_slow_ranks() {
   for (const auto& [id, member] : members_) {
     if (!member.assignment) continue;
     const auto rank = static_cast<std::size_t>(member.assignment->node_rank.value);
-    if (!member.node.tells_steps || rank >= nodes.size()) return slow_search_.end();
+    if (!member.node.supports_steps || rank >= nodes.size()) return slow_search_.end();
     nodes[rank] = {.agent_id = id, .host = member.node.host, .workers = member.node.slots};
   }
   slow_search_.begin(generation_, nodes, now_);
@@ -728,7 +728,7 @@ void Membership::end(Verdict verdict) {
   verdict_ = std::move(verdict);
   end_command_agent_ = choose_end_command_agent();
   note(named() + " ended: " + verdict_->headline);
-  for (const auto& member : members_) tell(member);
+  for (const auto& member : members_) direct(member);
 }
 
 std::optional<JobTimes> Membership::times(TimePoint now) const {

@@ -108,10 +108,10 @@ struct FailedGeneration {
 };
 
 struct MembershipOutput {
-  std::vector<ToAgent> tells;     // directives
-  std::vector<ToAgent> pass_ons;  // ForwardSignals and TellSteps
-  std::optional<Answer> answer;   // of request()
-  std::vector<std::string> log;   // one line each, for the service's log
+  std::vector<ToAgent> directives;  // what members must run
+  std::vector<ToAgent> pass_ons;    // ForwardSignals and StepsDirective
+  std::optional<Answer> answer;     // of request()
+  std::vector<std::string> log;     // one line each, for the service's log
   // Counts for the metrics.
   int generations_formed = 0;
   int restarts = 0;
@@ -192,7 +192,7 @@ class Membership {
   // Takes what a node says about its ranks in the newest generation. Drops the rows of other ranks,
   // and those from kMaxRankRows on.
   void take_ranks(const std::string& agent_id, const RankReport& report, TimePoint now);
-  // Handles a node's reply to a TellSteps.
+  // Handles a node's reply to a StepsDirective.
   MembershipOutput steps(const std::string& agent_id, const StepReport& report, TimePoint now);
   // Handles an agent's last message: nothing of the job is left on its node, or it says what
   // is left.
@@ -335,7 +335,7 @@ class Membership {
   std::string store_host_of(const Member& member) const;
   Assignment part_of(const Member& member) const;
   ServiceMessage directive_for(const Member& member) const;
-  void tell(const Members::value_type& member);
+  void direct(const Members::value_type& member);
   std::string named() const { return "job '" + spec_.id + "'"; }
   std::string words_of_pause() const;
   std::string presence() const;
@@ -369,7 +369,7 @@ class Membership {
   bool was_forming_ = false;      // the earlier run had begun to end the generation
   bool judges_recalled_ = false;  // its ends show whether it failed, once all are known
   bool remembers_ = false;        // the job's past is known from its JobState
-  bool told_to_wait_ = false;     // the remaining nodes were told to wait for others
+  bool announced_wait_ = false;   // the remaining nodes were told to wait for others
   bool failed_ = false;           // the generation being ended failed, so it uses budget
   struct Outage {                 // was_held_up()
     TimePoint began;

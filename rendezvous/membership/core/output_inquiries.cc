@@ -22,9 +22,9 @@ std::string source_of(const UserRequest& request) {
 
 bool can_answer(const OutputInquiries::Node& node, UserRequest::What what) {
   switch (what) {
-    case UserRequest::What::kFlight: return node.tells_flight;
-    case UserRequest::What::kStacks: return node.tells_stacks;
-    default: return node.tells_output;
+    case UserRequest::What::kFlight: return node.supports_flight;
+    case UserRequest::What::kStacks: return node.supports_stacks;
+    default: return node.supports_output;
   }
 }
 
@@ -55,14 +55,15 @@ void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int li
   Source& source = inquiry.sources[node.agent_id];
   source.host = node.host;
   await(inquiry, source, kAsked);
-  out_.tells.push_back(
-      {node.agent_id, TellOutput{.what = TellOutput::What::kBegin,
-                                 .inquiry = number,
-                                 .rank = inquiry.request.rank,
-                                 .lines = lines,
-                                 .follow = inquiry.request.follow,
-                                 .flight = inquiry.request.what == UserRequest::What::kFlight,
-                                 .stacks = inquiry.request.what == UserRequest::What::kStacks}});
+  out_.directives.push_back(
+      {node.agent_id,
+       OutputDirective{.what = OutputDirective::What::kBegin,
+                       .inquiry = number,
+                       .rank = inquiry.request.rank,
+                       .lines = lines,
+                       .follow = inquiry.request.follow,
+                       .flight = inquiry.request.what == UserRequest::What::kFlight,
+                       .stacks = inquiry.request.what == UserRequest::What::kStacks}});
 }
 
 void OutputInquiries::say(Inquiry& inquiry, Answer words) {
@@ -94,8 +95,8 @@ void OutputInquiries::give_turns(Inquiries::value_type& entry) {
     const std::string agent_id = std::move(inquiry.ready.front());
     inquiry.ready.pop_front();
     await(inquiry, inquiry.sources.at(agent_id), kTurn);
-    out_.tells.push_back(
-        {agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
+    out_.directives.push_back(
+        {agent_id, OutputDirective{.what = OutputDirective::What::kNext, .inquiry = number}});
   }
 }
 
@@ -119,11 +120,11 @@ void OutputInquiries::look_for_late(Inquiry& inquiry) {
 }
 
 // Sends kEnd to the agents that may still have output.
-void OutputInquiries::tell_end(const Inquiries::value_type& entry) {
+void OutputInquiries::direct_end(const Inquiries::value_type& entry) {
   for (const auto& [agent_id, source] : entry.second.sources) {
     if (source.state == kDone || source.state == kGone) continue;
-    out_.tells.push_back(
-        {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = entry.first}});
+    out_.directives.push_back(
+        {agent_id, OutputDirective{.what = OutputDirective::What::kEnd, .inquiry = entry.first}});
   }
 }
 
@@ -144,7 +145,7 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
     }
     out_.sends.push_back({inquiry.reader, std::move(last), 0, true});
   }
-  tell_end(*at);
+  direct_end(*at);
   return inquiries_.erase(at);
 }
 
@@ -221,7 +222,7 @@ InquiryOutput OutputInquiries::reader_has_room(AgentConnectionId reader, TimePoi
 InquiryOutput OutputInquiries::reader_gone(AgentConnectionId reader) {
   const auto found = find(reader);
   if (found == inquiries_.end()) return {};
-  tell_end(*found);
+  direct_end(*found);
   inquiries_.erase(found);
   return std::exchange(out_, {});
 }
@@ -249,8 +250,8 @@ InquiryOutput OutputInquiries::handle_page(const std::string& agent_id, OutputPa
   const bool is_wanted = at != inquiries_.end() && at->second.sources.contains(agent_id);
   if (!is_wanted) {
     if (page.is_last) return {};
-    out_.tells.push_back(
-        {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = page.inquiry}});
+    out_.directives.push_back(
+        {agent_id, OutputDirective{.what = OutputDirective::What::kEnd, .inquiry = page.inquiry}});
     return std::exchange(out_, {});
   }
   Inquiry& inquiry = at->second;

@@ -48,7 +48,7 @@ struct InquiryOutput {
     std::uint64_t after = 0;  // the number of the change that it reports; 0: none
     bool last = false;        // close the connection after sending it
   };
-  std::vector<ToAgent> tells;  // TellOutputs
+  std::vector<ToAgent> directives;  // OutputDirectives
   std::vector<Send> sends;
 };
 
@@ -65,12 +65,12 @@ class OutputInquiries {
     std::string agent_id;
     std::string host;
     bool is_connected = false;
-    bool tells_output = false;  // as in its NodeSpec
-    bool tells_flight = false;  // as in its NodeSpec
-    bool tells_stacks = false;  // as in its NodeSpec
+    bool supports_output = false;  // as in its NodeSpec
+    bool supports_flight = false;  // as in its NodeSpec
+    bool supports_stacks = false;  // as in its NodeSpec
   };
 
-  // Begins an inquiry. REQUIRES: has_room(job), is_told_by_nodes(request.what), and the reader
+  // Begins an inquiry. REQUIRES: has_room(job), is_answered_by_nodes(request.what), and the reader
   // has no other inquiry.
   InquiryOutput begin(AgentConnectionId reader, const std::string& job, const UserRequest& request,
                       const std::vector<Node>& nodes, TimePoint now);
@@ -146,7 +146,7 @@ class OutputInquiries {
   void say_dropped(Inquiry& inquiry);
   void give_turns(Inquiries::value_type& inquiry);
   void look_for_late(Inquiry& inquiry);
-  void tell_end(const Inquiries::value_type& inquiry);
+  void direct_end(const Inquiries::value_type& inquiry);
   // Asks the nodes that were not asked yet for that many earlier lines.
   void ask_nodes(Inquiries::iterator inquiry, const std::vector<Node>& nodes, int lines);
   // Continues an inquiry after any event. Returns the next inquiry.

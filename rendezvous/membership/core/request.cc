@@ -50,7 +50,7 @@ void Membership::stop_for(const UserRequest& request) {
                   "the job is being stopped: " + request.by + " asked for it");
   } else if (hurries && !recall_until_) {
     for (const auto& member : members_) {
-      if (runs_workers(member.second)) tell(member);
+      if (runs_workers(member.second)) direct(member);
     }
   }
   advance();

@@ -169,10 +169,10 @@ struct NodeSpec {
   // Numeric addresses, besides `address`, from which its workers may connect; at most
   // kMaxAddresses.
   std::vector<std::string> other_addresses = {};
-  bool tells_output = false;  // it understands TellOutput; older versions do not
-  bool tells_flight = false;  // it understands TellOutput::flight
-  bool tells_stacks = false;  // it understands TellOutput::stacks
-  bool tells_steps = false;   // it understands TellSteps
+  bool supports_output = false;  // it understands OutputDirective; older versions do not
+  bool supports_flight = false;  // it understands OutputDirective::flight
+  bool supports_stacks = false;  // it understands OutputDirective::stacks
+  bool supports_steps = false;   // it understands StepsDirective
 };
 
 // Assignment: a Directive that gives a node its part in a generation.
@@ -282,7 +282,7 @@ struct End {
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
-                                    End, Answer, ForwardSignal, TellOutput, TellSteps>;
+                                    End, Answer, ForwardSignal, OutputDirective, StepsDirective>;
 
 // ToAgent: a message of the service with the agent that gets it.
 struct ToAgent {

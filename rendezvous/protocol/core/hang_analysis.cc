@@ -310,14 +310,14 @@ Guilty guilty_of(const std::vector<WorkerSnapshot>& all) {
 
 }  // namespace
 
-void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
+void keep_first_snapshots(std::vector<WorkerSnapshot>& snapshots) {
   const auto waits = [](const WorkerSnapshot& one) {
     return one.flight == FlightState::kWaiting || !one.waits_in.empty();
   };
   std::ranges::stable_sort(snapshots, [&](const WorkerSnapshot& a, const WorkerSnapshot& b) {
     return waits(a) < waits(b);
   });
-  if (snapshots.size() > kSnapshotsTold) snapshots.resize(kSnapshotsTold);
+  if (snapshots.size() > kMaxSnapshots) snapshots.resize(kMaxSnapshots);
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
     WorkerSnapshot& one = snapshots[i];

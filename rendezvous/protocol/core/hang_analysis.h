@@ -58,15 +58,15 @@ struct WorkerSnapshot {
 };
 
 // A message has at most this many snapshots of a node. Those that are in no call come first.
-inline constexpr std::size_t kSnapshotsTold = 256;
+inline constexpr std::size_t kMaxSnapshots = 256;
 // Limit for each text of a snapshot in a message.
 inline constexpr std::size_t kMaxDoingBytes = 400;
 // Limit for the lines of a verdict.
 inline constexpr std::size_t kMaxSeenLines = 32;
 
-// Keeps the first kSnapshotsTold snapshots, those that wait in no call first, and shortens their
+// Keeps the first kMaxSnapshots snapshots, those that wait in no call first, and shortens their
 // texts.
-void keep_telling(std::vector<WorkerSnapshot>& snapshots);
+void keep_first_snapshots(std::vector<WorkerSnapshot>& snapshots);
 
 // Returns the ranks that keep the others waiting, as ends of kind kHung, the lowest rank first.
 // There is at least one.

@@ -212,8 +212,8 @@ bool fits(const Hint& hint, const WorkerEnd& end) {
   if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
   if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
   // For an abort, its message or the rank it blames says more than this hint.
-  const bool is_told = !end.message.empty() || end.blames >= 0;
-  if (hint.signal == SIGABRT && hint.text.empty() && is_told) return false;
+  const bool has_details = !end.message.empty() || end.blames >= 0;
+  if (hint.signal == SIGABRT && hint.text.empty() && has_details) return false;
   if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
   return hint.text.empty() || saying(end, hint.text) != nullptr;
 }

@@ -1,7 +1,7 @@
 // How long the last steps of a node's workers took, and on what. The service asks for it by
-// TellSteps, the agent replies by StepReport, and the service finds the ranks that make the others
-// wait (rendezvous/accounts/core/slow_search.h). Only durations are sent, because the clocks of
-// nodes differ. Value types; any thread.
+// StepsDirective, the agent replies by StepReport, and the service finds the ranks that make the
+// others wait (rendezvous/accounts/core/slow_search.h). Only durations are sent, because the clocks
+// of nodes differ. Value types; any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace ddprun {
 
-// Limits of a report and of a TellSteps.
+// Limits of a report and of a StepsDirective.
 inline constexpr std::size_t kMaxReportedSteps = 64;
 inline constexpr std::size_t kMaxReportedWorkers = 512;  // of a node
 inline constexpr std::size_t kMaxSlowLines = 16;
@@ -37,7 +37,7 @@ struct RankShares {
 };
 
 // StepReport: agent to service. steps: in the order in which they were done. shares: of the ranks
-// that know them, if TellSteps has asked for them.
+// that know them, if StepsDirective has asked for them.
 struct StepReport {
   Generation generation{-1};
   std::vector<StepTimes> steps = {};
@@ -54,16 +54,16 @@ struct SlowRank {
   friend bool operator==(const SlowRank&, const SlowRank&) = default;
 };
 
-// TellSteps: service to agent. It asks for the steps that the agent has not sent yet. All agents of
-// a job are asked at the same time, so that they report the same steps.
-struct TellSteps {
+// StepsDirective: service to agent. It asks for the steps that the agent has not sent yet. All
+// agents of a job are asked at the same time, so that they report the same steps.
+struct StepsDirective {
   Generation generation{-1};
   int steps = 0;                        // the newest ones, at most this many
   bool asks_shares = false;             // the report should have the shares of steps
   std::vector<SlowRank> slow = {};      // all slow ranks of the agent's node
   std::vector<std::string> lines = {};  // news for the agent's user
 
-  friend bool operator==(const TellSteps&, const TellSteps&) = default;
+  friend bool operator==(const StepsDirective&, const StepsDirective&) = default;
 };
 
 }  // namespace ddprun

@@ -10,7 +10,7 @@
 //
 // Output of workers, their flight records and their stacks are requested on a connection of their
 // own. The service replies by many Answers and, if output is followed, by the End of the job. It
-// asks the agents by TellOutput, and they reply by OutputPage
+// asks the agents by OutputDirective, and they reply by OutputPage
 // (rendezvous/membership/core/output_inquiries.h).
 //
 // Value types; any thread.
@@ -64,7 +64,7 @@ inline constexpr EnumNames<UserRequest::What, 7> kUserRequestWords{
      {UserRequest::What::kStacks, "stacks"}}};
 
 // Returns true if nodes answer this request, page by page.
-constexpr bool is_told_by_nodes(UserRequest::What what) {
+constexpr bool is_answered_by_nodes(UserRequest::What what) {
   return what == UserRequest::What::kLogs || what == UserRequest::What::kFlight ||
          what == UserRequest::What::kStacks;
 }
@@ -94,10 +94,10 @@ struct ForwardSignal {
   friend bool operator==(const ForwardSignal&, const ForwardSignal&) = default;
 };
 
-// TellOutput: asks an agent for output, flight records or stacks of its workers. The agent reports
-// that it has data and waits for its turn. So neither side ever holds more than a few pages for a
-// slow reader.
-struct TellOutput {
+// OutputDirective: asks an agent for output, flight records or stacks of its workers. The agent
+// reports that it has data and waits for its turn. So neither side ever holds more than a few pages
+// for a slow reader.
+struct OutputDirective {
   enum class What {
     kBegin,  // of the workers, or of `rank`; answered at once
     kNext,   // asks for the next page
@@ -111,13 +111,13 @@ struct TellOutput {
   bool flight = false;  // kBegin: flight records instead of output
   bool stacks = false;  // kBegin: stacks instead of output
 
-  friend bool operator==(const TellOutput&, const TellOutput&) = default;
+  friend bool operator==(const OutputDirective&, const OutputDirective&) = default;
 };
 
-inline constexpr EnumNames<TellOutput::What, 3> kTellOutputWords{
-    {{TellOutput::What::kBegin, "begin"},
-     {TellOutput::What::kNext, "next"},
-     {TellOutput::What::kEnd, "end"}}};
+inline constexpr EnumNames<OutputDirective::What, 3> kOutputDirectiveWords{
+    {{OutputDirective::What::kBegin, "begin"},
+     {OutputDirective::What::kNext, "next"},
+     {OutputDirective::What::kEnd, "end"}}};
 
 // Limit for a page of several lines. A page of one line may be longer.
 inline constexpr std::size_t kOutputPageBytes = 64 * 1024;

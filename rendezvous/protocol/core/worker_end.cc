@@ -169,10 +169,10 @@ std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends) {
 
 std::size_t keep_likeliest(std::vector<WorkerEnd>& ends) {
   put_cause_first(ends);
-  const std::size_t told = std::min(ends.size(), kEndsTold);
-  const std::size_t left_out = ends.size() - told;
-  ends.resize(told);
-  for (std::size_t i = 0; i < told; ++i) {
+  const std::size_t kept = std::min(ends.size(), kMaxEnds);
+  const std::size_t left_out = ends.size() - kept;
+  ends.resize(kept);
+  for (std::size_t i = 0; i < kept; ++i) {
     const bool in_full = i == 0 || (i < kEndsInFull && !ends[i].after_stop);
     shorten(ends[i], in_full ? Extent::kFull : Extent::kShort);
   }

@@ -140,8 +140,8 @@ inline constexpr Duration kSameTime = std::chrono::milliseconds(20);
 std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends);
 
 // Limits for a message. A thousand workers may fail at once, each with a long report. A message
-// has the kEndsTold likeliest causes, and the kEndsInFull likeliest of them in full.
-inline constexpr std::size_t kEndsTold = 64;
+// has the kMaxEnds likeliest causes, and the kEndsInFull likeliest of them in full.
+inline constexpr std::size_t kMaxEnds = 64;
 inline constexpr std::size_t kEndsInFull = 8;
 inline constexpr std::size_t kHostBytesShown = 256;
 inline constexpr std::size_t kMaxMessageBytes = 2048;
@@ -149,7 +149,7 @@ inline constexpr std::size_t kMaxTailLines = 20;
 inline constexpr std::size_t kMaxFrames = 12;
 inline constexpr std::size_t kMaxTailLineBytes = 400;
 
-// Calls put_cause_first(), keeps the first kEndsTold ends and shortens them. Victims and all
+// Calls put_cause_first(), keeps the first kMaxEnds ends and shortens them. Victims and all
 // ends after the first kEndsInFull keep only one line of stderr and no stack. Returns how many
 // ends were left out.
 std::size_t keep_likeliest(std::vector<WorkerEnd>& ends);

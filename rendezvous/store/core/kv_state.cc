@@ -100,8 +100,8 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
 
 void KvState::work(Replies& replies) {
   cost_left_ = kSliceCost;
-  tell_woken(replies);
-  tell_opened(replies);
+  answer_woken(replies);
+  answer_opened(replies);
   cut_links();
 }
 
@@ -579,18 +579,18 @@ void KvState::wake_all(std::string_view key, Replies& replies) {
   if (place == waiting_.end()) return;
   place->second.woken = true;
   woken_.insert(waiting_.extract(place));
-  tell_woken(replies);
+  answer_woken(replies);
 }
 
 void KvState::wake_oldest(std::string_view key, Replies& replies) {
   const auto place = waiting_.find(key);
   if (place == waiting_.end()) return;
-  bool told = false;
-  while (!told && !place->second.slots.empty()) told = found(place->second, replies);
+  bool is_answered = false;
+  while (!is_answered && !place->second.slots.empty()) is_answered = found(place->second, replies);
   if (place->second.slots.empty()) waiting_.erase(place);
 }
 
-void KvState::tell_woken(Replies& replies) {
+void KvState::answer_woken(Replies& replies) {
   while (!woken_.empty()) {
     Waiters& waiters = woken_.begin()->second;
     for (; !waiters.slots.empty(); found(waiters, replies)) {
@@ -623,11 +623,11 @@ KvState::MaybeRefusal KvState::barrier(const Turn& turn) {
   put_u8(turn.out(), kAnswerReady);
   if (place == barriers_.end()) return std::nullopt;
   opened_.push_back({place->first, *arrived, barrier_waiters_});
-  tell_opened(turn.replies);
+  answer_opened(turn.replies);
   return std::nullopt;
 }
 
-void KvState::tell_opened(Replies& replies) {
+void KvState::answer_opened(Replies& replies) {
   for (; !opened_.empty(); opened_.pop_front()) {
     const auto place = barriers_.find(opened_.front().key);
     if (place == barriers_.end()) continue;  // all its waiters are gone

@@ -302,8 +302,8 @@ class KvState {
   void wake_all(std::string_view key, Replies& replies);
   void wake_oldest(std::string_view key, Replies& replies);
   // Continue with deferred work, as far as the slice allows.
-  void tell_woken(Replies& replies);
-  void tell_opened(Replies& replies);
+  void answer_woken(Replies& replies);
+  void answer_opened(Replies& replies);
   void cut_links();
 
   Ticket begin_wait(StoreConnectionId from, std::size_t keys);

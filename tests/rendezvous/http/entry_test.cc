@@ -39,7 +39,7 @@ constexpr std::string_view kGetFeed = "GET /feed HTTP/1.1\r\nHost: here\r\n\r\n"
 struct Feed final : HttpFeed {
   explicit Feed(int& living) : count(living) { ++count; }
   ~Feed() override { --count; }
-  void begin(std::function<void()> tell) override { wake = std::move(tell); }
+  void begin(std::function<void()> on_news) override { wake = std::move(on_news); }
   std::string take() override { return std::exchange(events, ""); }
   void add(const std::string& text) {
     events += "data: " + text + "\n\n";

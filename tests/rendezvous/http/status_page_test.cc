@@ -26,7 +26,7 @@ class StatusPageTest : public testing::Test {
     hello.node.slots = slots;
     table_.receive({.connection = AgentConnectionId(connection)}, hello, now_.boot);
   }
-  void tell(std::uint64_t connection, std::vector<RankRow> rows) {
+  void report(std::uint64_t connection, std::vector<RankRow> rows) {
     table_.receive({.connection = AgentConnectionId(connection)},
                    Heartbeat{1, {Generation(0), std::move(rows)}}, now_.boot);
   }
@@ -170,9 +170,9 @@ TEST_F(StatusPageTest, HasTheRanksThatNodesHaveLatelyTold) {
   join(2, "pair", "node1", 2, 2);
   EXPECT_EQ(seen()["jobs"][0]["ranks"], Json::array()) << "no node has told any";
   EXPECT_EQ(seen()["jobs"][0]["ranks_left_out"], 0);
-  tell(2,
-       {{.rank = Rank(2), .state = "running", .step = 90}, {.rank = Rank(3), .state = "stopped"}});
-  tell(1, {{.rank = Rank(0), .state = "running", .step = 100}});
+  report(2, {{.rank = Rank(2), .state = "running", .step = 90},
+             {.rank = Rank(3), .state = "stopped"}});
+  report(1, {{.rank = Rank(0), .state = "running", .step = 100}});
   const Json ranks = seen()["jobs"][0]["ranks"];
   ASSERT_EQ(ranks.size(), 3u);
   EXPECT_EQ(ranks[0]["rank"], 0);
@@ -182,7 +182,7 @@ TEST_F(StatusPageTest, HasTheRanksThatNodesHaveLatelyTold) {
   EXPECT_EQ(ranks[1]["node"], 1);
   EXPECT_FALSE(ranks[2].contains("lag"));
   pass(Membership::kRanksLast);
-  tell(1, {{.rank = Rank(0), .state = "running"}});
+  report(1, {{.rank = Rank(0), .state = "running"}});
   pass(seconds(1));
   EXPECT_EQ(seen()["jobs"][0]["ranks"].size(), 1u) << "node 1 has told none for long";
   table_.disconnected(AgentConnectionId(1), now_.boot);
@@ -191,7 +191,7 @@ TEST_F(StatusPageTest, HasTheRanksThatNodesHaveLatelyTold) {
 
 TEST_F(StatusPageTest, TextsOfRanksAreOnlyText) {
   join(1, "job", "node0");
-  tell(1, {{.rank = Rank(0), .state = "\xff\"},{", .collective = "<b>\n\x01"}});
+  report(1, {{.rank = Rank(0), .state = "\xff\"},{", .collective = "<b>\n\x01"}});
   const Json ranks = seen()["jobs"][0]["ranks"];
   ASSERT_EQ(ranks.size(), 1u);
   EXPECT_EQ(ranks[0]["state"], "\uFFFD\"},{");
@@ -206,7 +206,7 @@ TEST_F(StatusPageTest, RanksLeaveNoJobOutAndAreBounded) {
     for (int rank = 0; rank < 1000; ++rank) {
       rows.push_back({.rank = Rank(rank), .state = "running", .collective = std::string(100, 'x')});
     }
-    tell(job, std::move(rows));
+    report(job, std::move(rows));
   }
   EXPECT_LT(page().size(), kMaxStatusBytes);
   const Json status = seen();

@@ -266,7 +266,7 @@ class RandomService {
     std::string instance;
     AgentStatus status;
     std::optional<Assignment> assignment;
-    std::optional<Directive> told;
+    std::optional<Directive> directive;
   };
   static ServiceOptions options() { return {.service_id = "random"}; }
 
@@ -283,8 +283,8 @@ class RandomService {
   }
 
   void obey(Agent& agent) {
-    if (!agent.told) return;
-    if (const auto* assignment = std::get_if<Assignment>(&*agent.told)) {
+    if (!agent.directive) return;
+    if (const auto* assignment = std::get_if<Assignment>(&*agent.directive)) {
       if (assignment->generation > agent.status.generation) {
         agent.assignment = *assignment;
         agent.status = {.phase = AgentPhase::kRunning, .generation = assignment->generation};
@@ -296,9 +296,9 @@ class RandomService {
       } else if (rng_.chance(0.2)) {
         agent.status.phase = AgentPhase::kFinished;
       }
-    } else if (std::holds_alternative<Stop>(*agent.told)) {
+    } else if (std::holds_alternative<Stop>(*agent.directive)) {
       agent.status.phase = AgentPhase::kIdle;
-    } else if (std::holds_alternative<End>(*agent.told)) {
+    } else if (std::holds_alternative<End>(*agent.directive)) {
       agent.instance.clear();
       agent.status = {};
       agent.assignment.reset();
@@ -324,7 +324,7 @@ class RandomService {
         } else if (std::holds_alternative<Refused>(send.message)) {
           agent = {};
         } else if (const auto directive = directive_of(send.message)) {
-          agent.told = *directive;
+          agent.directive = *directive;
         }
       }
     }

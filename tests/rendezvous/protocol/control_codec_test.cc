@@ -259,8 +259,8 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       End{verdict},
       Answer{.number = 1, .done = true, .text = "it is under way"},
       ForwardSignal{.generation = Generation(1), .signal = 10, .rank = Rank(3)},
-      TellOutput{.inquiry = 4},
-      TellSteps{}};
+      OutputDirective{.inquiry = 4},
+      StepsDirective{}};
   ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
   for (const ServiceMessage& message : from_service) {
     const auto decoded = decode<ServiceMessage>(body(encode(message)));
@@ -293,18 +293,18 @@ TEST(ControlCodec, TimesOfStepsComeBack) {
   const auto read = decode<AgentMessage>(body(encode(AgentMessage(report))));
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(std::get<StepReport>(*read), report);
-  const TellSteps tell{.generation = Generation(3),
-                       .steps = 64,
-                       .asks_shares = true,
-                       .slow = {{.local_rank = LocalRank(1), .cost = "the others wait"}},
-                       .lines = {"rank 9 is slow"}};
-  const auto told = decode<ServiceMessage>(body(encode(ServiceMessage(tell))));
-  ASSERT_TRUE(told) << told.error().message();
-  EXPECT_EQ(std::get<TellSteps>(*told), tell);
+  const StepsDirective directive{.generation = Generation(3),
+                                 .steps = 64,
+                                 .asks_shares = true,
+                                 .slow = {{.local_rank = LocalRank(1), .cost = "the others wait"}},
+                                 .lines = {"rank 9 is slow"}};
+  const auto decoded = decode<ServiceMessage>(body(encode(ServiceMessage(directive))));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<StepsDirective>(*decoded), directive);
   // Older ones have no shares.
   EXPECT_TRUE(decode<AgentMessage>(R"({"type":"steps","generation":3,"steps":[]})"));
   EXPECT_THAT(body(encode(AgentMessage(StepReport{}))), Not(HasSubstr("shares")));
-  EXPECT_THAT(body(encode(ServiceMessage(TellSteps{}))), Not(HasSubstr("shares")));
+  EXPECT_THAT(body(encode(ServiceMessage(StepsDirective{}))), Not(HasSubstr("shares")));
 }
 
 TEST(ControlCodec, SharesOfStepsThatAreNoSharesAreRefused) {
@@ -466,13 +466,14 @@ TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
   const OutputPage page{
       .inquiry = 9, .lines = "{\"text\":\"\\u0001\"}\n", .is_ready = true, .is_last = true};
   EXPECT_EQ(std::get<OutputPage>(*decode<AgentMessage>(body(encode(AgentMessage(page))))), page);
-  for (const TellOutput& tell :
-       {TellOutput{.inquiry = 9, .rank = Rank(3), .lines = 5, .follow = true},
-        TellOutput{.inquiry = 9, .flight = true},
-        TellOutput{.what = TellOutput::What::kNext, .inquiry = 9},
-        TellOutput{.what = TellOutput::What::kEnd, .inquiry = 9}}) {
-    EXPECT_EQ(std::get<TellOutput>(*decode<ServiceMessage>(body(encode(ServiceMessage(tell))))),
-              tell);
+  for (const OutputDirective& directive :
+       {OutputDirective{.inquiry = 9, .rank = Rank(3), .lines = 5, .follow = true},
+        OutputDirective{.inquiry = 9, .flight = true},
+        OutputDirective{.what = OutputDirective::What::kNext, .inquiry = 9},
+        OutputDirective{.what = OutputDirective::What::kEnd, .inquiry = 9}}) {
+    EXPECT_EQ(
+        std::get<OutputDirective>(*decode<ServiceMessage>(body(encode(ServiceMessage(directive))))),
+        directive);
   }
   const Answer answer{
       .number = 7, .done = true, .text = "t", .page = "{}\n", .more = true, .no_workers = true};
@@ -487,10 +488,10 @@ TEST(ControlCodec, ThereIsNoMoreOutputInAMessageThanMayBe) {
   EXPECT_TRUE(decode<AgentMessage>(body(encode(AgentMessage(page)))));
   page.lines += 'x';
   EXPECT_FALSE(decode<AgentMessage>(body(encode(AgentMessage(page)))));
-  TellOutput tell{.lines = kMaxLogLines};
-  EXPECT_TRUE(decode<ServiceMessage>(body(encode(ServiceMessage(tell)))));
-  ++tell.lines;
-  EXPECT_FALSE(decode<ServiceMessage>(body(encode(ServiceMessage(tell)))));
+  OutputDirective directive{.lines = kMaxLogLines};
+  EXPECT_TRUE(decode<ServiceMessage>(body(encode(ServiceMessage(directive)))));
+  ++directive.lines;
+  EXPECT_FALSE(decode<ServiceMessage>(body(encode(ServiceMessage(directive)))));
   UserRequest request{.what = UserRequest::What::kLogs, .lines = -1};
   EXPECT_FALSE(decode<AgentMessage>(body(encode(AgentMessage(request)))));
 }
@@ -592,7 +593,7 @@ TEST(ControlCodec, MessagesOfTheVersionBeforeEtcdAreRead) {
   ASSERT_EQ(of_service.size(), 6u);
   const Hello& hello = std::get<Hello>(of_agent[0]);
   EXPECT_EQ(hello.job.nodes, (NodeRange{2, 2}));
-  EXPECT_FALSE(hello.node.tells_stacks);
+  EXPECT_FALSE(hello.node.supports_stacks);
   EXPECT_EQ(std::get<AgentStatus>(of_agent[2]).ends.at(0).code, SIGTERM);
   EXPECT_EQ(std::get<Welcome>(of_service[0]).instance, "d69f4dd3dfce2953-1");
   const Assignment& assignment = std::get<Assignment>(of_service[3]);
@@ -769,7 +770,7 @@ TEST(ControlCodec, TheLongestTaleOfAFailureFitsIntoAFrame) {
   const auto decoded = decode<ServiceMessage>(body(frame));
   ASSERT_TRUE(decoded) << decoded.error().message();
   EXPECT_EQ(std::get<End>(*decoded).verdict.ends, verdict.ends);
-  EXPECT_EQ(std::get<End>(*decoded).verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+  EXPECT_EQ(std::get<End>(*decoded).verdict.more_ends, 1000 - static_cast<int>(kMaxEnds));
 }
 
 TEST(FrameReader, CutsFramesOutOfPiecesOfAnySize) {

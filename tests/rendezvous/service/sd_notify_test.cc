@@ -80,9 +80,9 @@ TEST(SdNotify, SendsToAnAbstractName) {
 TEST(SdNotify, SaysWhatIsWrongWithTheSocketsName) {
   for (const std::string& name : {std::string("relative"), "/" + std::string(200, 'x')}) {
     setenv("NOTIFY_SOCKET", name.c_str(), 1);
-    const Result<void> told = notify_service_manager("READY=1");
-    ASSERT_FALSE(told) << name;
-    EXPECT_THAT(told.error().message(), HasSubstr("NOTIFY_SOCKET=" + name));
+    const Result<void> notified = notify_service_manager("READY=1");
+    ASSERT_FALSE(notified) << name;
+    EXPECT_THAT(notified.error().message(), HasSubstr("NOTIFY_SOCKET=" + name));
   }
   setenv("NOTIFY_SOCKET", "/nobody/listens/here", 1);
   EXPECT_FALSE(notify_service_manager("READY=1"));

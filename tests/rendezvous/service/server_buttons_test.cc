@@ -66,7 +66,7 @@ class ServerWithButtons : public testing::Test {
     ASSERT_TRUE(std::holds_alternative<Proven>(
         testing_support::prove(agent, kKey, "job", agent.channel().binding())));
     Hello hello = hello_of("job", "a");
-    hello.node.tells_stacks = true;
+    hello.node.supports_stacks = true;
     say(agent, hello);
     ASSERT_TRUE(await<Assignment>(agent));
   }
@@ -132,12 +132,12 @@ TEST_F(ServerWithButtons, StacksComeFromTheAgents) {
   ASSERT_NO_FATAL_FAILURE(begin_job(agent));
   auto answer = std::async(std::launch::async,
                            [&] { return order("order=stacks&job=job&generation=0", cookie_); });
-  const auto begin = await<TellOutput>(agent);
+  const auto begin = await<OutputDirective>(agent);
   ASSERT_TRUE(begin);
   EXPECT_TRUE(begin->stacks);
   EXPECT_EQ(begin->rank, std::nullopt);
   say(agent, OutputPage{.inquiry = begin->inquiry, .is_ready = true});
-  ASSERT_TRUE(await<TellOutput>(agent)) << "its turn";
+  ASSERT_TRUE(await<OutputDirective>(agent)) << "its turn";
   say(agent,
       OutputPage{.inquiry = begin->inquiry, .lines = "{\"frames\":[\"<b>\"]}\n", .is_last = true});
   const std::string text = answer.get();
@@ -152,7 +152,7 @@ TEST_F(ServerWithButtons, AnAgentIsAskedForTheStackOfOneRank) {
   auto answer = std::async(std::launch::async, [&] {
     return order("order=stacks&job=job&generation=0&rank=0", cookie_);
   });
-  const auto begin = await<TellOutput>(agent);
+  const auto begin = await<OutputDirective>(agent);
   ASSERT_TRUE(begin);
   EXPECT_TRUE(begin->stacks);
   EXPECT_EQ(begin->rank, Rank(0));

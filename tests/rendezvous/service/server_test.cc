@@ -63,20 +63,20 @@ class ServerTest : public testing::Test {
 TEST_F(ServerTest, WhoIsNoAgentAsksOnce) {
   RawTcpClient agent(service_.port());
   Hello hello = hello_of("j", "a");
-  hello.node.tells_output = true;
+  hello.node.supports_output = true;
   say(agent, hello);
   ASSERT_TRUE(await<Assignment>(agent));
   RawTcpClient reader(service_.port());
   UserRequest request{.what = UserRequest::What::kLogs, .job = "j", .by = "ada", .follow = true};
   say(reader, request);
   ASSERT_TRUE(await<Answer>(reader));
-  ASSERT_TRUE(await<TellOutput>(agent));
+  ASSERT_TRUE(await<OutputDirective>(agent));
   request = {.what = UserRequest::What::kRestart, .job = "j", .by = "ada"};
   say(reader, request);
   EXPECT_TRUE(reader.is_closed());
-  const ServiceMessage told = next_message(agent);
-  ASSERT_TRUE(std::holds_alternative<TellOutput>(told)) << "and not a Stop";
-  EXPECT_EQ(std::get<TellOutput>(told).what, TellOutput::What::kEnd);
+  const ServiceMessage message = next_message(agent);
+  ASSERT_TRUE(std::holds_alternative<OutputDirective>(message)) << "and not a Stop";
+  EXPECT_EQ(std::get<OutputDirective>(message).what, OutputDirective::What::kEnd);
 }
 
 TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {

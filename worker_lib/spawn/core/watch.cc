@@ -11,7 +11,7 @@ SpawnWatch::SpawnWatch(int ranks, Duration grace) : grace_(grace), ends_(ranks),
 
 SpawnWatch::Act SpawnWatch::on_end(int rank, const RankEnd& end, TimePoint now) {
   DDPRUN_ASSERT(!has_ended(rank), "a rank ends once");
-  ends_[rank] = Ended{.end = end, .as_told = is_as_told(end)};
+  ends_[rank] = Ended{.end = end, .as_signaled = ended_as_signaled(end)};
   --living_;
   if (!end.well && stage_ == Stage::kRunning && !first_failed_) first_failed_ = rank;
   if (living_ == 0) {
@@ -41,15 +41,15 @@ SpawnWatch::Act SpawnWatch::on_time(TimePoint now) {
 }
 
 std::optional<int> SpawnWatch::story() const {
-  std::optional<int> told = first_failed_;
+  std::optional<int> blamed = first_failed_;
   // Takes at most as many steps as there are ranks, because some may blame each other.
-  for (std::size_t step = 0; told && step < ends_.size(); ++step) {
-    const int peer = ends_[*told]->end.blamed_peer;
+  for (std::size_t step = 0; blamed && step < ends_.size(); ++step) {
+    const int peer = ends_[*blamed]->end.blamed_peer;
     if (peer == first_failed_) return first_failed_;
     if (!failed_by_itself(peer)) break;
-    told = peer;
+    blamed = peer;
   }
-  return told;
+  return blamed;
 }
 
 SpawnWatch::Act SpawnWatch::terminate(TimePoint now) {
@@ -64,7 +64,7 @@ SpawnWatch::Act SpawnWatch::kill(TimePoint now) {
   return Act::kKill;
 }
 
-bool SpawnWatch::is_as_told(const RankEnd& end) const {
+bool SpawnWatch::ended_as_signaled(const RankEnd& end) const {
   return (end.signal == SIGTERM && stage_ != Stage::kRunning) ||
          (end.signal == SIGKILL && stage_ == Stage::kKilling);
 }
@@ -72,7 +72,7 @@ bool SpawnWatch::is_as_told(const RankEnd& end) const {
 bool SpawnWatch::failed_by_itself(int rank) const {
   if (rank < 0 || static_cast<std::size_t>(rank) >= ends_.size() || !has_ended(rank)) return false;
   const Ended& ended = *ends_[rank];
-  return !ended.end.well && !ended.as_told;
+  return !ended.end.well && !ended.as_signaled;
 }
 
 // Returns whether the failure that is reported so far names a peer that still runs.

@@ -66,12 +66,12 @@ class SpawnWatch {
 
   struct Ended {
     RankEnd end;
-    bool as_told = false;  // it ended by the signal that it was sent
+    bool as_signaled = false;  // it ended by the signal that it was sent
   };
 
   Act terminate(TimePoint now);
   Act kill(TimePoint now);
-  bool is_as_told(const RankEnd& end) const;
+  bool ended_as_signaled(const RankEnd& end) const;
   bool failed_by_itself(int rank) const;
   bool awaits_cause() const;
 

@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A job whose nodes answer TellSteps. Its steps take recorded times.
+// A job whose nodes answer StepsDirective. Its steps take recorded times.
 class SlowSearchTest : public testing::Test {
  protected:
   void begin(int nodes, int workers_on_a_node, const char* load = "quiet", std::uint64_t seed = 1) {
@@ -52,27 +52,28 @@ class SlowSearchTest : public testing::Test {
   // Begins the next round, and lets the nodes reply. Node k has not seen the last lag[k] steps yet.
   std::vector<std::string> round(const std::vector<std::size_t>& lag = {}) {
     now_ = search_.deadline().value_or(now_);
-    tells_.clear();
+    directives_.clear();
     std::vector<std::string> lines;
     for (const ToAgent& to : search_.tick(now_)) {
-      const auto& tell = std::get<TellSteps>(to.message);
-      tells_[to.agent_id] = tell;
+      const auto& directive = std::get<StepsDirective>(to.message);
+      directives_[to.agent_id] = directive;
       const std::size_t node = static_cast<std::size_t>(std::stoi(to.agent_id.substr(3)));
-      std::ranges::move(search_.take(to.agent_id, reply(node, tell, lag)),
+      std::ranges::move(search_.take(to.agent_id, reply(node, directive, lag)),
                         std::back_inserter(lines));
     }
     return lines;
   }
-  StepReport reply(std::size_t node, const TellSteps& tell, const std::vector<std::size_t>& lag) {
+  StepReport reply(std::size_t node, const StepsDirective& directive,
+                   const std::vector<std::size_t>& lag) {
     OneNode& one = nodes_[node];
     const std::size_t end = one.done.size() - (lag.empty() ? 0 : lag[node]);
-    const auto most = static_cast<std::size_t>(tell.steps);
+    const auto most = static_cast<std::size_t>(directive.steps);
     const std::size_t begin = std::max(one.sent, end > most ? end - most : 0);
     one.sent = end;
     const auto at = [&](std::size_t i) {
       return one.done.begin() + static_cast<std::ptrdiff_t>(i);
     };
-    return {.generation = tell.generation, .steps = {at(begin), at(end)}};
+    return {.generation = directive.generation, .steps = {at(begin), at(end)}};
   }
 
   struct OneNode {
@@ -86,7 +87,7 @@ class SlowSearchTest : public testing::Test {
   std::optional<testing_support::RecordedSteps> times_;
   std::vector<double> slower_;
   std::vector<OneNode> nodes_;
-  std::map<std::string, TellSteps> tells_;
+  std::map<std::string, StepsDirective> directives_;
 };
 
 TEST_F(SlowSearchTest, ARankOfAnotherNodeIsNamedAndItsNodeAndNode0AreTold) {
@@ -99,20 +100,20 @@ TEST_F(SlowSearchTest, ARankOfAnotherNodeIsNamedAndItsNodeAndNode0AreTold) {
   EXPECT_EQ(search_.slow_ranks(), 1u);
   steps(40);
   EXPECT_THAT(round(), IsEmpty()) << "it is named once";
-  EXPECT_THAT(tells_["id-0"].lines, ElementsAre(HasSubstr("rank 6 (node n1) is slow")));
-  EXPECT_THAT(tells_["id-1"].lines, ElementsAre(HasSubstr("rank 6 (node n1) is slow")));
-  EXPECT_THAT(tells_["id-2"].lines, IsEmpty());
-  ASSERT_EQ(tells_["id-1"].slow.size(), 1u);
-  EXPECT_EQ(tells_["id-1"].slow[0].local_rank, LocalRank(2));
-  EXPECT_THAT(tells_["id-1"].slow[0].cost, HasSubstr("the others wait"));
-  EXPECT_THAT(tells_["id-0"].slow, IsEmpty());
+  EXPECT_THAT(directives_["id-0"].lines, ElementsAre(HasSubstr("rank 6 (node n1) is slow")));
+  EXPECT_THAT(directives_["id-1"].lines, ElementsAre(HasSubstr("rank 6 (node n1) is slow")));
+  EXPECT_THAT(directives_["id-2"].lines, IsEmpty());
+  ASSERT_EQ(directives_["id-1"].slow.size(), 1u);
+  EXPECT_EQ(directives_["id-1"].slow[0].local_rank, LocalRank(2));
+  EXPECT_THAT(directives_["id-1"].slow[0].cost, HasSubstr("the others wait"));
+  EXPECT_THAT(directives_["id-0"].slow, IsEmpty());
 
   slower_[6] = 1.0;
   steps(60);
   EXPECT_THAT(round(), ElementsAre("rank 6 (node n1) is as fast as the others again"));
   EXPECT_EQ(search_.slow_ranks(), 0u);
   round();
-  EXPECT_THAT(tells_["id-1"].slow, IsEmpty());
+  EXPECT_THAT(directives_["id-1"].slow, IsEmpty());
 }
 
 TEST_F(SlowSearchTest, ASlowNodeIsNamedAsANodeAndThenItsLastSlowRank) {
@@ -127,7 +128,7 @@ TEST_F(SlowSearchTest, ASlowNodeIsNamedAsANodeAndThenItsLastSlowRank) {
   EXPECT_EQ(search_.slow_ranks(), 2u);
   steps(1);
   round();
-  EXPECT_EQ(tells_["id-1"].slow.size(), 2u);
+  EXPECT_EQ(directives_["id-1"].slow.size(), 2u);
   slower_[2] = slower_[3] = 1.0;
   steps(64);
   EXPECT_THAT(round(), ElementsAre("node n1 (ranks 2-3) is as fast as the others again"));
@@ -166,10 +167,10 @@ TEST_F(SlowSearchTest, NothingIsJoinedWhileANodeIsSilent) {
   for (int i = 0; i < 5; ++i) {
     steps(60);
     now_ = *search_.deadline();
-    const auto tells = search_.tick(now_);
-    ASSERT_EQ(tells.size(), 2u);
-    const auto& tell = std::get<TellSteps>(tells[1].message);
-    EXPECT_THAT(search_.take("id-1", reply(1, tell, {})), IsEmpty());
+    const auto directives = search_.tick(now_);
+    ASSERT_EQ(directives.size(), 2u);
+    const auto& directive = std::get<StepsDirective>(directives[1].message);
+    EXPECT_THAT(search_.take("id-1", reply(1, directive, {})), IsEmpty());
   }
   steps(60);
   EXPECT_EQ(round().size(), 1u) << "it is back";
@@ -235,8 +236,8 @@ TEST_F(SlowSearchTest, JobsThatAreTooLargeAreNotAsked) {
   EXPECT_FALSE(search_.deadline());
   begin(16, 512);
   ASSERT_TRUE(search_.deadline());
-  const auto tells = search_.tick(*search_.deadline());
-  EXPECT_EQ(std::get<TellSteps>(tells[0].message).steps, 16);
+  const auto directives = search_.tick(*search_.deadline());
+  EXPECT_EQ(std::get<StepsDirective>(directives[0].message).steps, 16);
   search_.end();
   EXPECT_FALSE(search_.deadline());
   EXPECT_THAT(search_.tick(now_ + seconds(100)), IsEmpty());
@@ -251,18 +252,18 @@ TEST_F(SlowSearchTest, SharesAreAskedForEvery30SecondsAndTheirLimitIsNews) {
   for (int i = 0; i < 14; ++i) {
     steps(10);
     now_ = *search_.deadline();
-    const std::vector<ToAgent> tells = search_.tick(now_);
+    const std::vector<ToAgent> directives = search_.tick(now_);
     for (std::size_t node = 0; node < 2; ++node) {
-      const auto& tell = std::get<TellSteps>(tells[node].message);
-      EXPECT_EQ(tell.asks_shares, std::get<TellSteps>(tells[0].message).asks_shares);
-      StepReport report = reply(node, tell, {});
-      if (tell.asks_shares) {
+      const auto& directive = std::get<StepsDirective>(directives[node].message);
+      EXPECT_EQ(directive.asks_shares, std::get<StepsDirective>(directives[0].message).asks_shares);
+      StepReport report = reply(node, directive, {});
+      if (directive.asks_shares) {
         if (node == 0) asked.push_back(now_);
         report.shares = {{LocalRank(0), {.forward = 20, .backward = 30, .communication = 45}},
                          {LocalRank(1), {.forward = 20, .backward = 30, .communication = 45}}};
         if (node == 1) report.shares[1].shares = {.data = 50, .forward = 20, .backward = 30};
       }
-      std::ranges::move(search_.take(tells[node].agent_id, report), std::back_inserter(lines));
+      std::ranges::move(search_.take(directives[node].agent_id, report), std::back_inserter(lines));
     }
   }
   ASSERT_EQ(asked.size(), 3u);
@@ -280,10 +281,10 @@ TEST_F(SlowSearchTest, ARankAloneIsAskedForSharesOnly) {
   for (int i = 0; i < 10; ++i) {
     steps(100);
     now_ = *search_.deadline();
-    const auto tell = std::get<TellSteps>(search_.tick(now_)[0].message);
-    EXPECT_EQ(tell.steps, 0);
-    StepReport report{.generation = tell.generation, .steps = {{i, 1300, {1000}}}};
-    if (tell.asks_shares) report.shares = {{LocalRank(0), {.data = 70, .forward = 30}}};
+    const auto directive = std::get<StepsDirective>(search_.tick(now_)[0].message);
+    EXPECT_EQ(directive.steps, 0);
+    StepReport report{.generation = directive.generation, .steps = {{i, 1300, {1000}}}};
+    if (directive.asks_shares) report.shares = {{LocalRank(0), {.data = 70, .forward = 30}}};
     const auto lines = search_.take("id-0", report);
     EXPECT_EQ(lines.size(), i == 3 ? 1u : 0u) << i;
   }
@@ -316,7 +317,7 @@ TEST_F(SlowSearchTest, ARankThatIsSlowAgainAndAgainIsNamedThreeTimes) {
     steps(60);
     lines += static_cast<int>(round().size());
   }
-  EXPECT_EQ(lines, 2 * SlowSearch::kMostTold);
+  EXPECT_EQ(lines, 2 * SlowSearch::kMostNamed);
 }
 
 TEST_F(SlowSearchTest, AJobOfOneNodeNamesNoNode) {

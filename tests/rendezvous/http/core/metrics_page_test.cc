@@ -78,7 +78,7 @@ class MetricsPageTest : public testing::Test {
                       int nodes = 1) {
     Hello hello = testing_support::hello_of(job, agent, {nodes, nodes});
     hello.job.max_restarts = 3;
-    hello.node.tells_steps = true;
+    hello.node.supports_steps = true;
     return table_.receive({.connection = AgentConnectionId(connection)}, hello, now_);
   }
   void tell_shares(std::uint64_t connection, const StepShares& shares) {

@@ -60,9 +60,9 @@ TEST_F(MembershipFailureTest, TheVerdictOnAThousandEndsTellsOfTheLikeliestAndCou
   }
   ASSERT_TRUE(received<End>("n0"));
   const Verdict& verdict = received<End>("n0")->verdict;
-  EXPECT_EQ(verdict.ends.size(), kEndsTold);
+  EXPECT_EQ(verdict.ends.size(), kMaxEnds);
   EXPECT_EQ(verdict.ends.front().rank, Rank(742)) << "it came after more ends than are kept";
-  EXPECT_EQ(verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+  EXPECT_EQ(verdict.more_ends, 1000 - static_cast<int>(kMaxEnds));
 }
 
 TEST_F(MembershipFailureTest, AWorkerThatCannotBeStartedIsNotTriedAgain) {

@@ -72,7 +72,7 @@ class MembershipFixture : public testing::Test {
 
   void take(MembershipOutput out) {
     EXPECT_TRUE(job_->is_consistent());
-    for (ToAgent& tell : out.tells) received_[tell.agent_id] = std::move(tell.message);
+    for (ToAgent& one : out.directives) received_[one.agent_id] = std::move(one.message);
     for (std::string& line : out.log) log_ += line + "\n";
     counted_.generations_formed += out.generations_formed;
     counted_.restarts += out.restarts;

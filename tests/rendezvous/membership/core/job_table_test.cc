@@ -51,7 +51,7 @@ TEST_F(JobTableTest, ASlowRankOfAnotherNodeIsAnEventOfTheJob) {
   const auto two_nodes = [](const std::string& agent) {
     Hello one = hello("j", agent);
     one.job.nodes = {2, 2};
-    one.node.tells_steps = true;
+    one.node.supports_steps = true;
     return one;
   };
   receive(1, two_nodes("a"));
@@ -68,7 +68,7 @@ TEST_F(JobTableTest, ASlowRankOfAnotherNodeIsAnEventOfTheJob) {
   std::int64_t step = 0;
   const auto round = [&] {
     const ServiceOutput asked = begin_round();
-    EXPECT_TRUE(find<TellSteps>(asked, 1) && find<TellSteps>(asked, 2));
+    EXPECT_TRUE(find<StepsDirective>(asked, 1) && find<StepsDirective>(asked, 2));
     const bool a_is_0 = table_.find("j")->members().at("a").node_rank == 0;
     std::vector<std::string> log;
     for (const std::uint64_t connection : {1, 2}) {
@@ -89,26 +89,28 @@ TEST_F(JobTableTest, ASlowRankOfAnotherNodeIsAnEventOfTheJob) {
   const std::string host = job.members().at("a").node_rank == 1 ? "host-a" : "host-b";
   EXPECT_EQ(job.events().back().what,
             "job 'j': rank 1 (node " + host + ") is slow: the others wait 18 % of each step");
-  const ServiceOutput told = begin_round();
-  ASSERT_TRUE(find<TellSteps>(told, 1) && find<TellSteps>(told, 2));
-  EXPECT_EQ(find<TellSteps>(told, 1)->slow.size() + find<TellSteps>(told, 2)->slow.size(), 1u);
+  const ServiceOutput begun = begin_round();
+  ASSERT_TRUE(find<StepsDirective>(begun, 1) && find<StepsDirective>(begun, 2));
+  EXPECT_EQ(
+      find<StepsDirective>(begun, 1)->slow.size() + find<StepsDirective>(begun, 2)->slow.size(),
+      1u);
   // Nothing is slow, and nothing is asked, when the generation is over.
   receive(1, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
   EXPECT_EQ(table_.find("j")->slow_ranks(), 0u);
-  EXPECT_FALSE(find<TellSteps>(begin_round(), 1));
+  EXPECT_FALSE(find<StepsDirective>(begin_round(), 1));
 }
 
 TEST_F(JobTableTest, OlderAgentsAreNotAskedForSteps) {
   for (const char* agent : {"a", "b"}) {
     Hello one = hello("j", agent);
     one.job.nodes = {2, 2};
-    one.node.tells_steps = agent[0] == 'b';
+    one.node.supports_steps = agent[0] == 'b';
     receive(static_cast<std::uint64_t>(agent[0]), one);
   }
   EXPECT_EQ(table_.find("j")->phase(), JobPhase::kRunning);
   for (int i = 0; i < 3; ++i) {
     now_ += SlowSearch::kPeriod / 2;
-    EXPECT_FALSE(find<TellSteps>(table_.tick(now_), 'b'));
+    EXPECT_FALSE(find<StepsDirective>(table_.tick(now_), 'b'));
     for (const std::uint64_t connection : {'a', 'b'}) receive(connection, Heartbeat{1});
   }
 }
@@ -594,7 +596,7 @@ TEST_F(JobTableTest, AdmitsNothingNewWhileItIsClosedAndServesWhatRuns) {
 TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
   const std::uint64_t safe = receive(1, hello("j", "a")).changes.back().number;
   receive(2, hello("k", "b"));
-  const ServiceOutput out = table_.take_back(safe, "the disk is full");
+  const ServiceOutput out = table_.withdraw_after(safe, "the disk is full");
   EXPECT_TRUE(find<Silence>(out, 2));
   EXPECT_EQ(out.closes, std::vector{AgentConnectionId(2)});
   EXPECT_FALSE(find<Silence>(out, 1));

@@ -424,9 +424,9 @@ TEST_F(MembershipTest, KeepsItsLogLinesAsEventsWithTheirTimes) {
   const TimePoint failed_at = now_ += seconds(7);
   say("node0", AgentPhase::kIdle, 0, {killed(0)});
   const std::deque<JobEvent>& events = job_->events();
-  std::string told;
-  for (const JobEvent& event : events) told += event.what + "\n";
-  EXPECT_EQ(told, log_);
+  std::string text;
+  for (const JobEvent& event : events) text += event.what + "\n";
+  EXPECT_EQ(text, log_);
   EXPECT_EQ(events.front().when, failed_at - seconds(7));
   EXPECT_EQ(events.front().what, "node0 joined job 'job' with 1 slots (1 of 1 nodes here: node0)");
   EXPECT_EQ(events.back().when, failed_at);

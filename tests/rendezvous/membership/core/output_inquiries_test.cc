@@ -15,8 +15,8 @@ constexpr AgentConnectionId kReader{100};
 class OutputInquiriesTest : public testing::Test {
  protected:
   static OutputInquiries::Node node(const std::string& name, bool is_connected = true,
-                                    bool tells_output = true) {
-    return {name, "host-" + name, is_connected, tells_output, tells_output};
+                                    bool supports_output = true) {
+    return {name, "host-" + name, is_connected, supports_output, supports_output};
   }
   static UserRequest request(bool follow) {
     return {
@@ -25,7 +25,7 @@ class OutputInquiriesTest : public testing::Test {
   void begin(const std::vector<OutputInquiries::Node>& nodes, bool follow = false) {
     take(inquiries_.begin(kReader, "j", request(follow), nodes, now_));
   }
-  void tell(const std::string& agent, OutputPage page) {
+  void send_page(const std::string& agent, OutputPage page) {
     if (page.inquiry == 0) page.inquiry = 1;
     take(inquiries_.handle_page(agent, std::move(page), now_));
   }
@@ -42,10 +42,10 @@ class OutputInquiriesTest : public testing::Test {
     now_ = until;
   }
   void take(InquiryOutput out) {
-    for (const ToAgent& one : out.tells) {
-      last_told_ = std::get<TellOutput>(one.message);
+    for (const ToAgent& one : out.directives) {
+      last_directive_ = std::get<OutputDirective>(one.message);
       requests_.push_back(one.agent_id + " " +
-                          std::string(enum_name(kTellOutputWords, last_told_.what)));
+                          std::string(enum_name(kOutputDirectiveWords, last_directive_.what)));
     }
     for (InquiryOutput::Send& one : out.sends) {
       EXPECT_EQ(one.connection, kReader);
@@ -67,7 +67,7 @@ class OutputInquiriesTest : public testing::Test {
   TimePoint now_{seconds(1000)};
   OutputInquiries inquiries_;
   std::vector<std::string> requests_;
-  TellOutput last_told_;
+  OutputDirective last_directive_;
   std::string read_;
   std::vector<std::string> news_;
   Answer last_answer_;
@@ -79,14 +79,14 @@ TEST_F(OutputInquiriesTest, AsksEachNodeAndGivesEachItsTurn) {
   begin({node("a"), node("b")});
   EXPECT_TRUE(last_answer_.done && last_answer_.more) << "it is accepted at once";
   EXPECT_THAT(take_requests(), ElementsAre("a begin", "b begin"));
-  EXPECT_EQ(last_told_, (TellOutput{.inquiry = 1, .lines = 5}));
-  tell("b", {.is_ready = true});
+  EXPECT_EQ(last_directive_, (OutputDirective{.inquiry = 1, .lines = 5}));
+  send_page("b", {.is_ready = true});
   EXPECT_THAT(take_requests(), ElementsAre("b next"));
-  tell("a", {.is_last = true});
-  tell("b", {.lines = "1\n", .is_ready = true});
+  send_page("a", {.is_last = true});
+  send_page("b", {.lines = "1\n", .is_ready = true});
   EXPECT_THAT(take_requests(), ElementsAre("b next"));
   EXPECT_FALSE(is_over_);
-  tell("b", {.lines = "2\n", .is_last = true});
+  send_page("b", {.lines = "2\n", .is_last = true});
   EXPECT_EQ(read_, "1\n2\n");
   EXPECT_TRUE(is_over_ && last_answer_.done);
   EXPECT_THAT(news_, IsEmpty());
@@ -96,17 +96,17 @@ TEST_F(OutputInquiriesTest, AsksEachNodeAndGivesEachItsTurn) {
 
 TEST_F(OutputInquiriesTest, NamesThoseWhoDoNotAnswerInTimeAndShowsTheOthers) {
   begin({node("a"), node("b"), node("c")});
-  tell("a", {.is_ready = true});
+  send_page("a", {.is_ready = true});
   pass(seconds(1));
-  tell("b", {.is_ready = true});
-  tell("b", {.lines = "b\n", .is_last = true});
+  send_page("b", {.is_ready = true});
+  send_page("b", {.lines = "b\n", .is_last = true});
   pass(OutputInquiries::kAgentPatience);
   EXPECT_EQ(read_, "b\n");
   ASSERT_EQ(news_.size(), 1u) << "both are late at once";
   EXPECT_THAT(news_[0], HasSubstr("no answer within 3.0 s from host-a, host-c"));
   EXPECT_TRUE(is_over_ && last_answer_.done);
   take_requests();
-  tell("a", {.lines = "late\n", .is_ready = true});
+  send_page("a", {.lines = "late\n", .is_ready = true});
   EXPECT_THAT(take_requests(), ElementsAre("a end")) << "nobody wants it any more";
 }
 
@@ -127,10 +127,10 @@ TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
   UserRequest asked = request(false);
   asked.what = UserRequest::What::kFlight;
   OutputInquiries::Node old = node("b");
-  old.tells_flight = false;
+  old.supports_flight = false;
   take(inquiries_.begin(kReader, "j", asked, {node("a"), old}, now_));
   EXPECT_THAT(take_requests(), ElementsAre("a begin"));
-  EXPECT_TRUE(last_told_.flight);
+  EXPECT_TRUE(last_directive_.flight);
   ASSERT_EQ(news_.size(), 1u);
   EXPECT_EQ(news_[0],
             "the flight record of its workers is missing; too old to send it: ddprun on host-b");
@@ -143,19 +143,19 @@ TEST_F(OutputInquiriesTest, StacksAreAskedOfThoseWhoKnowOfThemAndMayComeLate) {
   UserRequest asked = request(false);
   asked.what = UserRequest::What::kStacks;
   OutputInquiries::Node able = node("a");
-  able.tells_stacks = true;
+  able.supports_stacks = true;
   take(inquiries_.begin(kReader, "j", asked, {able, node("b")}, now_));
   EXPECT_THAT(take_requests(), ElementsAre("a begin"));
-  EXPECT_TRUE(last_told_.stacks);
-  EXPECT_FALSE(last_told_.flight);
+  EXPECT_TRUE(last_directive_.stacks);
+  EXPECT_FALSE(last_directive_.flight);
   ASSERT_EQ(news_.size(), 1u);
   EXPECT_THAT(news_[0], HasSubstr("the stack of its workers is missing; too old"));
-  tell("a", {});
+  send_page("a", {});
   pass(seconds(30));
   EXPECT_FALSE(is_over_) << "debuggers take their time";
-  tell("a", {.is_ready = true});
+  send_page("a", {.is_ready = true});
   EXPECT_THAT(take_requests(), ElementsAre("a next"));
-  tell("a", {.lines = "{}\n", .is_last = true});
+  send_page("a", {.lines = "{}\n", .is_last = true});
   EXPECT_TRUE(is_over_);
   EXPECT_TRUE(last_answer_.done);
   EXPECT_EQ(read_, "{}\n");
@@ -163,19 +163,19 @@ TEST_F(OutputInquiriesTest, StacksAreAskedOfThoseWhoKnowOfThemAndMayComeLate) {
 
 TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {
   begin({node("a"), node("b")}, true);
-  tell("a", {});
-  tell("b", {});
+  send_page("a", {});
+  send_page("b", {});
   pass(std::chrono::hours(48));
   EXPECT_THAT(news_, IsEmpty()) << "who has nothing to tell is not late";
-  tell("a", {.is_ready = true});
-  tell("a", {.lines = "1\n"});
-  tell("a", {.is_ready = true});
+  send_page("a", {.is_ready = true});
+  send_page("a", {.lines = "1\n"});
+  send_page("a", {.is_ready = true});
   end_job();
   EXPECT_FALSE(is_over_);
-  tell("a", {.lines = "2\n"});
-  tell("a", {.lines = "3\n", .is_last = true});
+  send_page("a", {.lines = "2\n"});
+  send_page("a", {.lines = "3\n", .is_last = true});
   EXPECT_FALSE(is_over_);
-  tell("b", {.is_last = true});
+  send_page("b", {.is_last = true});
   EXPECT_EQ(read_, "1\n2\n3\n");
   ASSERT_TRUE(is_over_);
   EXPECT_EQ(std::get<End>(last_word_.message).verdict.headline, "well");
@@ -184,8 +184,8 @@ TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {
 
 TEST_F(OutputInquiriesTest, DoesNotWaitForLongAtTheEndOfAJob) {
   begin({node("a"), node("b")}, true);
-  tell("a", {});
-  tell("b", {});
+  send_page("a", {});
+  send_page("b", {});
   end_job();
   take(inquiries_.agent_left("a", now_));
   EXPECT_FALSE(is_over_);
@@ -195,20 +195,20 @@ TEST_F(OutputInquiriesTest, DoesNotWaitForLongAtTheEndOfAJob) {
 
 TEST_F(OutputInquiriesTest, FollowsNodesThatComeAndThatComeBack) {
   begin({node("a")}, true);
-  tell("a", {});
+  send_page("a", {});
   take_requests();
   ASSERT_EQ(inquiries_.followed("j").size(), 1u);
   EXPECT_THAT(inquiries_.followed("other"), IsEmpty());
   take(inquiries_.see(1, {node("a"), node("b")}, now_));
   EXPECT_THAT(take_requests(), ElementsAre("b begin"));
-  EXPECT_EQ(last_told_.lines, kMaxLogLines) << "all of it is new";
-  tell("b", {});
+  EXPECT_EQ(last_directive_.lines, kMaxLogLines) << "all of it is new";
+  send_page("b", {});
   take(inquiries_.agent_gone("a", now_));
   ASSERT_EQ(news_.size(), 1u);
   EXPECT_THAT(news_[0], HasSubstr("the connection with host-a is lost"));
   take(inquiries_.see(1, {node("a"), node("b")}, now_));
   EXPECT_THAT(take_requests(), ElementsAre("a begin"));
-  EXPECT_EQ(last_told_.lines, 0) << "what it keeps was shown";
+  EXPECT_EQ(last_directive_.lines, 0) << "what it keeps was shown";
   take(inquiries_.agent_left("b", now_));
   EXPECT_EQ(news_.size(), 1u) << "nothing of b is missing";
 }
@@ -218,9 +218,9 @@ TEST_F(OutputInquiriesTest, OneWhoIsLateIsShownFromThenOnWhileItIsFollowed) {
   pass(seconds(4));
   ASSERT_EQ(news_.size(), 1u);
   take_requests();
-  tell("a", {.is_ready = true});
+  send_page("a", {.is_ready = true});
   EXPECT_THAT(take_requests(), ElementsAre("a next"));
-  tell("a", {.lines = "1\n"});
+  send_page("a", {.lines = "1\n"});
   EXPECT_EQ(read_, "1\n");
 }
 
@@ -230,12 +230,12 @@ TEST_F(OutputInquiriesTest, NobodyIsGivenATurnForAReaderWhoDoesNotRead) {
   for (int i = 0; i < 100; ++i) nodes.push_back(node(std::to_string(i)));
   begin(nodes, true);
   take_requests();
-  for (int i = 0; i < 100; ++i) tell(std::to_string(i), {.is_ready = true});
+  for (int i = 0; i < 100; ++i) send_page(std::to_string(i), {.is_ready = true});
   const std::string page(kOutputPageBytes, 'x');
   std::vector<std::string> turns = take_requests();
   EXPECT_EQ(turns.size(), OutputInquiries::kTurns);
   for (const std::string& one : turns) {
-    tell(one.substr(0, one.find(' ')), {.lines = page, .is_ready = true});
+    send_page(one.substr(0, one.find(' ')), {.lines = page, .is_ready = true});
   }
   EXPECT_THAT(take_requests(), IsEmpty());
   EXPECT_EQ(read_.size(), OutputInquiries::kTurns * page.size());
@@ -250,22 +250,22 @@ TEST_F(OutputInquiriesTest, NobodyIsGivenATurnForAReaderWhoDoesNotRead) {
 TEST_F(OutputInquiriesTest, WhatIsToldWithoutATurnHasABoundAndIsCounted) {
   begin({node("a")}, true);
   const std::string page(300'000, 'x');
-  for (int i = 0; i < 10; ++i) tell("a", {.lines = page});
+  for (int i = 0; i < 10; ++i) send_page("a", {.lines = page});
   EXPECT_EQ(read_.size(), 3 * page.size());
-  tell("a", {.lines = "x"});
+  send_page("a", {.lines = "x"});
   EXPECT_EQ(read_.size(), 3 * page.size())
       << "not before the reader knows that something is missing";
   drain();
   ASSERT_EQ(news_.size(), 1u);
   EXPECT_THAT(news_[0], HasSubstr("about 2100001 bytes of output are missing"));
-  tell("a", {.lines = "y"});
+  send_page("a", {.lines = "y"});
   EXPECT_EQ(read_.back(), 'y');
 }
 
 TEST_F(OutputInquiriesTest, IsForgottenWithItsReader) {
   begin({node("a"), node("b")}, true);
-  tell("a", {.is_last = true});
-  tell("b", {.is_ready = true});
+  send_page("a", {.is_last = true});
+  send_page("b", {.is_ready = true});
   take_requests();
   take(inquiries_.reader_gone(kReader));
   EXPECT_THAT(take_requests(), ElementsAre("b end"));
@@ -291,18 +291,18 @@ TEST_F(OutputInquiriesTest, TheirNumberIsLimited) {
 // Wrong messages do not affect the other nodes, and cost the table no additional memory.
 TEST_F(OutputInquiriesTest, ALiarChangesNothing) {
   begin({node("a"), node("b")});
-  tell("c", {.lines = "not asked\n"});
-  tell("a", {.inquiry = 99, .lines = "not this one\n"});
+  send_page("c", {.lines = "not asked\n"});
+  send_page("a", {.inquiry = 99, .lines = "not this one\n"});
   EXPECT_EQ(read_, "");
   for (int i = 0; i < 100; ++i) {
-    tell("a", {.is_ready = true});
-    tell("a", {});
-    tell("a", {.is_ready = true});
+    send_page("a", {.is_ready = true});
+    send_page("a", {});
+    send_page("a", {.is_ready = true});
   }
-  tell("a", {.is_last = true});
-  tell("a", {.lines = "after its last\n", .is_ready = true});
+  send_page("a", {.is_last = true});
+  send_page("a", {.lines = "after its last\n", .is_ready = true});
   EXPECT_EQ(read_, "");
-  tell("b", {.is_last = true});
+  send_page("b", {.is_last = true});
   EXPECT_TRUE(is_over_);
 }
 

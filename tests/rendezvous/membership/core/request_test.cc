@@ -303,7 +303,7 @@ class OutputRequestTest : public RequestTableTest {
   void two_run() {
     for (const std::uint64_t connection : {1, 2}) {
       Hello hello = testing_support::hello_of("j", "n" + std::to_string(connection), {2, 2});
-      hello.node.tells_output = true;
+      hello.node.supports_output = true;
       receive(connection, hello);
     }
     for (const std::uint64_t connection : {1, 2}) {
@@ -327,13 +327,13 @@ TEST_F(OutputRequestTest, GoesToTheNodesOfTheJobAndTheirPagesToTheReader) {
   two_run();
   ServiceOutput out = receive(9, logs());
   EXPECT_TRUE(answer(out, 9).done && answer(out, 9).more);
-  ASSERT_EQ(sends<TellOutput>(out, 1).size(), 1u);
-  ASSERT_EQ(sends<TellOutput>(out, 2).size(), 1u);
-  const auto asked = std::get<TellOutput>(sends<TellOutput>(out, 2)[0].message);
+  ASSERT_EQ(sends<OutputDirective>(out, 1).size(), 1u);
+  ASSERT_EQ(sends<OutputDirective>(out, 2).size(), 1u);
+  const auto asked = std::get<OutputDirective>(sends<OutputDirective>(out, 2)[0].message);
   EXPECT_EQ(asked.lines, kDefaultLogLines);
   receive(1, OutputPage{.inquiry = asked.inquiry, .is_last = true});
   out = receive(2, OutputPage{.inquiry = asked.inquiry, .is_ready = true});
-  EXPECT_EQ(sends<TellOutput>(out, 2).size(), 1u);
+  EXPECT_EQ(sends<OutputDirective>(out, 2).size(), 1u);
   out = receive(2, OutputPage{.inquiry = asked.inquiry, .lines = "{}\n", .is_last = true});
   ASSERT_EQ(sends<Answer>(out, 9).size(), 2u);
   EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 9)[0].message).page, "{}\n");
@@ -343,7 +343,7 @@ TEST_F(OutputRequestTest, GoesToTheNodesOfTheJobAndTheirPagesToTheReader) {
 TEST_F(OutputRequestTest, OfARankGoesToItsNodeAlone) {
   two_run();
   const ServiceOutput out = receive(9, logs(false, Rank(1)));
-  EXPECT_EQ(sends<TellOutput>(out, 1).size() + sends<TellOutput>(out, 2).size(), 1u);
+  EXPECT_EQ(sends<OutputDirective>(out, 1).size() + sends<OutputDirective>(out, 2).size(), 1u);
   const Answer refused = answer(receive(8, logs(false, Rank(2))), 8);
   EXPECT_FALSE(refused.done || refused.more);
   EXPECT_EQ(refused.text, "--rank: invalid value '2' (expected 0 to 1)");
@@ -357,9 +357,9 @@ TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
   EXPECT_THAT(answer(second, 9).text, HasSubstr("already reads the output of workers"));
   ASSERT_EQ(sends<Answer>(second, 9).size(), 1u);
   EXPECT_TRUE(sends<Answer>(second, 9)[0].last) << "the first one ends with the connection";
-  EXPECT_TRUE(sends<TellOutput>(second, 1).empty());
+  EXPECT_TRUE(sends<OutputDirective>(second, 1).empty());
   const ServiceOutput gone = table_.disconnected(AgentConnectionId(9), now_);
-  EXPECT_EQ(sends<TellOutput>(gone, 1).size(), 1u) << "the only one is ended";
+  EXPECT_EQ(sends<OutputDirective>(gone, 1).size(), 1u) << "the only one is ended";
   // Nothing of the inquiry is left, so its reader gets no more messages.
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
   const ServiceOutput end =
@@ -371,7 +371,7 @@ TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
 TEST_F(OutputRequestTest, FollowsIntoTheNextGenerationAndToTheEnd) {
   two_run();
   ServiceOutput out = receive(9, logs(true));
-  const auto asked = std::get<TellOutput>(sends<TellOutput>(out, 1)[0].message);
+  const auto asked = std::get<OutputDirective>(sends<OutputDirective>(out, 1)[0].message);
   receive(1, OutputPage{.inquiry = asked.inquiry});
   receive(2, OutputPage{.inquiry = asked.inquiry});
   // The second node is lost, and another one takes its place.
@@ -380,10 +380,10 @@ TEST_F(OutputRequestTest, FollowsIntoTheNextGenerationAndToTheEnd) {
   out = table_.disconnected(AgentConnectionId(2), now_);
   EXPECT_THAT(answer(out, 9).text, HasSubstr("connection with n2 is lost"));
   Hello hello = testing_support::hello_of("j", "n2", {2, 2});
-  hello.node.tells_output = true;
+  hello.node.supports_output = true;
   hello.status = {.phase = AgentPhase::kRunning, .generation = Generation(0)};
   out = receive(3, hello);
-  ASSERT_EQ(sends<TellOutput>(out, 3).size(), 1u) << "it is asked again";
+  ASSERT_EQ(sends<OutputDirective>(out, 3).size(), 1u) << "it is asked again";
   receive(3, OutputPage{.inquiry = asked.inquiry});
   for (const std::uint64_t connection : {1, 3}) {
     out = receive(connection,
@@ -402,9 +402,9 @@ TEST_F(OutputRequestTest, WhoHasGoneIsForgottenByTheAgentsToo) {
   receive(9, logs(true));
   ASSERT_TRUE(table_.is_reader(AgentConnectionId(9)));
   const ServiceOutput out = table_.disconnected(AgentConnectionId(9), now_);
-  ASSERT_EQ(sends<TellOutput>(out, 1).size(), 1u);
-  EXPECT_EQ(std::get<TellOutput>(sends<TellOutput>(out, 1)[0].message).what,
-            TellOutput::What::kEnd);
+  ASSERT_EQ(sends<OutputDirective>(out, 1).size(), 1u);
+  EXPECT_EQ(std::get<OutputDirective>(sends<OutputDirective>(out, 1)[0].message).what,
+            OutputDirective::What::kEnd);
   EXPECT_FALSE(table_.is_reader(AgentConnectionId(9)));
 }
 

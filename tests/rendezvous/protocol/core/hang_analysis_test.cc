@@ -152,7 +152,7 @@ TEST(HangAnalysis, TheRanksOfAGroupAreToldOnce) {
   std::vector<WorkerSnapshot> all{in_group(in_collective(0, 1), 1, {0, 1}),
                                   in_group(in_collective(1, 1), 1, {0, 1}),
                                   in_group(in_collective(2, 1), 2, {2})};
-  keep_telling(all);
+  keep_first_snapshots(all);
   EXPECT_THAT(all[0].group_ranks, ElementsAre(0, 1));
   EXPECT_TRUE(all[1].group_ranks.empty());
   EXPECT_THAT(all[2].group_ranks, ElementsAre(2));
@@ -208,8 +208,8 @@ TEST(HangAnalysis, WhatIsToldIsBounded) {
     many.back().doing.assign(100'000, 'x');
     many.back().frames.assign(100, std::string(10'000, 'y'));
   }
-  keep_telling(many);
-  ASSERT_EQ(many.size(), kSnapshotsTold);
+  keep_first_snapshots(many);
+  ASSERT_EQ(many.size(), kMaxSnapshots);
   EXPECT_EQ(many.front().rank, Rank(700)) << "who is in no call first";
   std::size_t bytes = 0;
   for (const WorkerSnapshot& one : many) {
@@ -278,7 +278,7 @@ TEST(HangAnalysis, StacksOfThoseThatWaitAreGivenUpFirst) {
     all.push_back(rank == 15 ? without_record(rank, 9) : in_torch(rank, "c10d::Work::wait"));
     all.back().frames = {"main"};
   }
-  keep_telling(all);
+  keep_first_snapshots(all);
   EXPECT_EQ(all.front().rank, Rank(15));
   EXPECT_THAT(all.front().frames, ElementsAre("main"));
 }

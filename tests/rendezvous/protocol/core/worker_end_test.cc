@@ -181,8 +181,8 @@ TEST(KeepLikeliest, PutsTheCauseFirstAndSaysHowManyItLeavesOut) {
     ends.back().after_stop = rank != 700;
     ends.back().stderr_tail.assign(kMaxTailLines, std::string(kMaxTailLineBytes, 'x'));
   }
-  EXPECT_EQ(keep_likeliest(ends), 1000 - kEndsTold);
-  ASSERT_EQ(ends.size(), kEndsTold);
+  EXPECT_EQ(keep_likeliest(ends), 1000 - kMaxEnds);
+  ASSERT_EQ(ends.size(), kMaxEnds);
   EXPECT_EQ(ends.front().rank, Rank(700));
   EXPECT_EQ(ends.front().stderr_tail.size(), kMaxTailLines);
   for (std::size_t i = 1; i < ends.size(); ++i) {

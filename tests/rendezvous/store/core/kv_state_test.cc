@@ -583,17 +583,17 @@ TEST(KvState, AFetchWhoseKeyHasGoneBeforeItIsToldWaitsForTheNext) {
   };
   store.set("k", "first");
   store.between_slices = nullptr;
-  std::size_t told = 0;
+  std::size_t answered = 0;
   for (std::uint64_t client = kFirst; client < kLast; ++client) {
     const std::string got = store.mail(client);
     if (got.empty()) continue;
     EXPECT_EQ(got, bytes_fetched("first"));
-    ++told;
+    ++answered;
   }
-  ASSERT_GT(told, 0u);
-  ASSERT_LT(told, kLast - kFirst);
-  EXPECT_EQ(store.state().parked_count(), kLast - kFirst - told);
-  EXPECT_EQ(store.state().held_bytes(), held - told * (kEntry + 1));
+  ASSERT_GT(answered, 0u);
+  ASSERT_LT(answered, kLast - kFirst);
+  EXPECT_EQ(store.state().parked_count(), kLast - kFirst - answered);
+  EXPECT_EQ(store.state().held_bytes(), held - answered * (kEntry + 1));
   store.set("k", "second");
   for (std::uint64_t client = kFirst; client < kLast; ++client) {
     const std::string got = store.mail(client);
@@ -1015,10 +1015,10 @@ TEST(KvState, AWaitThatWasGivenUpCountsNoMoreWhileItsLinksAreStillBeingCut) {
 TEST(KvState, TheWaitersOfOneKeyAreToldInSlices) {
   Store store;
   for (std::uint64_t client = 1000; client < 1000 + kMany; ++client) store.park(client, {"k"});
-  std::uint64_t told_at_once = 0;
+  std::uint64_t answered_at_once = 0;
   store.between_slices = [&] {
     store.between_slices = nullptr;
-    told_at_once = kMany - store.state().parked_count();
+    answered_at_once = kMany - store.state().parked_count();
     // A client that cancels now gets no answer. For the others it does not matter what happens
     // to the key.
     EXPECT_EQ(store.ask(1000 + kMany - 1, Command::kCancelWait), u8(1));
@@ -1026,8 +1026,8 @@ TEST(KvState, TheWaitersOfOneKeyAreToldInSlices) {
     store.park(1, {"k"});
   };
   store.set("k", "");
-  EXPECT_GT(told_at_once, 10u);
-  EXPECT_LT(told_at_once, KvState::kSliceCost);
+  EXPECT_GT(answered_at_once, 10u);
+  EXPECT_LT(answered_at_once, KvState::kSliceCost);
   for (std::uint64_t client = 1000; client < 1000 + kMany - 1; ++client) {
     EXPECT_EQ(store.mail(client), kReady);
   }
@@ -1041,14 +1041,14 @@ TEST(KvState, TheWaitersOfOneBarrierAreToldInSlices) {
   for (std::uint64_t client = 0; client < kMany; ++client) {
     EXPECT_EQ(store.ask(1000 + client, Command::kBarrier, {"b"}, kMany + 1), kNothing);
   }
-  std::uint64_t told_at_once = 0;
+  std::uint64_t answered_at_once = 0;
   store.between_slices = [&] {
     store.between_slices = nullptr;
-    told_at_once = kMany - store.state().parked_count();
+    answered_at_once = kMany - store.state().parked_count();
     store.close(1000 + kMany - 1);
   };
   EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, kMany + 1), kReady);
-  EXPECT_LT(told_at_once, KvState::kSliceCost);
+  EXPECT_LT(answered_at_once, KvState::kSliceCost);
   for (std::uint64_t client = 0; client < kMany - 1; ++client) {
     EXPECT_EQ(store.mail(1000 + client), kReady);
   }

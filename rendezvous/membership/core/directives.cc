@@ -1,4 +1,4 @@
-// Telling: the part of Membership that decides what each member is told: what to run, which
+// Directives: the part of Membership that decides what each member is told: what to run, which
 // store to connect to, and why it waits.
 #include <algorithm>
 #include <iterator>
@@ -77,8 +77,9 @@ ServiceMessage Membership::directive_for(const Member& member) const {
               ends_.empty() ? reason_ : describe(ends_.front().end), at_once_, look_};
 }
 
-void Membership::tell(const Members::value_type& member) {
-  if (member.second.connected) out_.tells.push_back({member.first, directive_for(member.second)});
+void Membership::direct(const Members::value_type& member) {
+  if (member.second.connected)
+    out_.directives.push_back({member.first, directive_for(member.second)});
 }
 
 std::string Membership::words_of_pause() const {

@@ -1,4 +1,4 @@
-// Tests what each member is told (rendezvous/membership/core/telling.cc).
+// Tests what each member is told (rendezvous/membership/core/directives.cc).
 #include "tests/rendezvous/membership/core/fixture.h"
 
 namespace ddprun {
@@ -6,12 +6,12 @@ namespace {
 
 using testing::HasSubstr;
 
-using MembershipTellingTest = testing_support::MembershipFixture;
+using MembershipDirectivesTest = testing_support::MembershipFixture;
 using std::chrono::seconds;
 
 // --- the peers that may connect to the store's host ---
 
-class PeersTest : public MembershipTellingTest {
+class PeersTest : public MembershipDirectivesTest {
  protected:
   void join_from(const std::string& host, const std::string& address,
                  std::vector<std::string> others = {}) {
@@ -68,7 +68,7 @@ TEST_F(PeersTest, WhenNotAllFitEachNodeHasItsFirst) {
   }
 }
 
-TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
+TEST_F(MembershipDirectivesTest, TheStoresHostIsReachableFromOtherNodes) {
   start({2, 2});
   job_->set_service_address("10.0.0.9");
   job_->set_service_address("127.0.1.1");  // seen by an agent on the service's host
@@ -82,7 +82,7 @@ TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
 
 // --- reports of failures, and reasons to wait ---
 
-TEST_F(MembershipTellingTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFailed) {
+TEST_F(MembershipDirectivesTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFailed) {
   start({3, 3}, 9);
   for (const char* host : {"a", "b", "c"}) join(host);
   EXPECT_FALSE(received<Assignment>("a")->failure);
@@ -97,7 +97,7 @@ TEST_F(MembershipTellingTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFaile
   EXPECT_EQ(received<Assignment>("b")->failure->ends.front().host, "b");
 }
 
-TEST_F(MembershipTellingTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere) {
+TEST_F(MembershipDirectivesTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere) {
   start({2, 2});
   beating_ = {"a"};
   join("a");
@@ -109,7 +109,7 @@ TEST_F(MembershipTellingTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoW
 
 // --- who runs the commands of --on-end ---
 
-class EndCommandsTest : public MembershipTellingTest {
+class EndCommandsTest : public MembershipDirectivesTest {
  protected:
   void join_with_service(const std::string& host) { take(job_->joined(hello(host), true, now_)); }
   void leave(const std::string& host) {
