@@ -278,10 +278,10 @@ def clones(clients):
     other.read_("libuvBackend")
     other.read_("timeout")
     other.wait(["missing"], SHORT)
+    another = other.clone()  # with the long timeout: it connects
     other.set_timeout(SHORT)
     store.read_("timeout")
     store.get("k")
-    another = other.clone()
     waiter = another.waits_in_("wait", ["comes later"], WAIT)
     store.set("comes later", "v")  # the waiting clone does not delay it
     waiter.join()
