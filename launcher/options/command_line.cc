@@ -383,11 +383,14 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   }
   if (Result<void> known = check_variables(line.options); !known) return known.error();
   if (Result<void> taken = take_from_cluster(sources, line.options); !taken) return taken.error();
+  const bool is_alone = wiring_of(sources).is_alone;
   for (const OptionSpec& spec : option_table()) {
     line.settings.push_back(sources.setting_of(spec));
-    if (Result<void> set = apply(line.settings.back(), sources, line.options); !set) {
-      return set.error();
-    }
+    Result<void> set = apply(line.settings.back(), sources, line.options);
+    if (set) continue;
+    // torchrun does not look at it, either.
+    if (!is_alone || spec.name != "rdzv-backend") return set.error();
+    line.options.remarks.push_back("--rdzv-backend has no effect: --standalone chooses it");
   }
   take_program(sources, line);
   if (line.options.program.empty() && sources.line.rest.empty() &&

@@ -89,6 +89,7 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
     path_ = request.path;
     is_reused_ = parser_.has_value();
     has_answer_ = false;
+    is_written_ = false;
     parser_.emplace();
     parser_->body_limit(is_watch() ? boost::none : boost::optional<std::uint64_t>(kMaxBodyBytes));
     parser_->eager(true);
@@ -143,6 +144,7 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
   void send() {
     transport_->write({asio::buffer(request_)},
                       [self = shared_from_this()](const Result<void>& written) {
+                        self->is_written_ = static_cast<bool>(written);
                         if (self->is_over_ || written) return;
                         self->fail(written.error().kind, written.error().message());
                       });
@@ -194,7 +196,9 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
   void answer() {
     const auto response = parser_->release();
     if (see_date_) see_date_(std::string_view(response[http::field::date]));
-    if (is_watch() || !response.keep_alive() || !rest_.empty()) return finish(result_of(response));
+    // A server may refuse a request that it has not read to its end.
+    const bool can_be_kept = is_written_ && response.keep_alive() && rest_.empty();
+    if (is_watch() || !can_be_kept) return finish(result_of(response));
     timer_.expires_after(kept_for_);
     timer_.async_wait([self = shared_from_this()](error_code error) {
       if (!error && !self->then_) self->end();
@@ -252,6 +256,7 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::response_parser<http::string_body>> parser_;  // of the newest answer
   bool is_reused_ = false;
   bool has_answer_ = false;
+  bool is_written_ = false;
   bool is_over_ = false;
 };
 
@@ -296,7 +301,11 @@ class EtcdClient::Call : public std::enable_shared_from_this<Call> {
     const bool comes = std::ranges::any_of(asked_, &Connection::has_answer);
     if (request_.is_repeatable && !comes) {
       client_.leave(asked_.back()->member());
-      ask(client_.connection_to(client_.member_));
+      // A member is asked again only if it was asked on a kept connection, which may be dead.
+      const bool is_asked = std::ranges::any_of(asked_, [&](const auto& one) {
+        return one->is_new() && one->member() == client_.member_;
+      });
+      if (!is_asked) ask(client_.connection_to(client_.member_));
     }
     wait();
   }

@@ -113,7 +113,7 @@ class EtcdClient {
   std::shared_ptr<Connection> watch_;
 };
 
-// Makes one call to the first member, and waits for its answer. For programs without an event loop.
+// Makes one call, and waits for its answer. For programs without an event loop.
 Result<std::string> call_etcd(EtcdClientOptions options, const EtcdRequest& request,
                               Duration allowed);
 

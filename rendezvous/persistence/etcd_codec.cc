@@ -178,7 +178,8 @@ EtcdRequest put_fenced(std::string_view prefix, const FencedWrite& write, EtcdLe
 }
 
 EtcdRequest authenticate(std::string_view user, const Secret& password) {
-  return {"/v3/auth/authenticate", Json{{"name", user}, {"password", password.view()}}.dump()};
+  return {"/v3/auth/authenticate", Json{{"name", user}, {"password", password.view()}}.dump(),
+          true};
 }
 
 Result<std::string> decode_token(std::string_view body) {

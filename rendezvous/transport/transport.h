@@ -29,7 +29,7 @@ class Transport : public std::enable_shared_from_this<Transport> {
   static constexpr std::size_t kMaxOwedBytes = 256 * 1024;
 
   // The most that a read takes from the socket. All connections of a thread share one buffer.
-  static constexpr std::size_t kReadBytes = 64 * 1024;
+  static constexpr std::size_t kReadBytes = 16 * 1024;
 
   // kConnection: the connection has ended. kProtocol: the peer sent bytes that are not TLS, or
   // the two sides found no common TLS parameters.

@@ -271,7 +271,7 @@ TEST_F(HangTest, TheReportSaysWhereTheTimeWent) {
   auto job = start(
       {"--max-restarts=2", "--hang-timeout=1", "--report-file=report.json", "train.py"}, runtime);
   ASSERT_TRUE(job->wait_for_out("hangs")) << job->err();
-  auto status = start({"status"}, runtime);
+  auto status = start({"status", std::to_string(job->pid())}, runtime);
   EXPECT_EQ(status->wait(), 0) << status->err();
   EXPECT_THAT(status->out(), HasSubstr("  goodput ")) << status->out();
   EXPECT_THAT(status->out(), HasSubstr("restarts (1)")) << status->out();

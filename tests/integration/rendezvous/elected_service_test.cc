@@ -202,8 +202,12 @@ TEST_F(ElectedServiceWithTls, ACertificateThatWasRenewedIsReadAgain) {
   const Authority etcds(files_.path(), etcd_->tls_file("ca.crt"), etcd_->tls_file("ca.key"));
   const CertificateOptions is_short{.valid_for = std::chrono::seconds(4)};
   show_to_etcd(etcds.issue("client", is_short));
+  const TimePoint expires = BootClock::now() + is_short.valid_for;
   const auto job = leader("1", until_go_after("echo started"));
   ASSERT_TRUE(job->wait_for_out("started")) << job->err();
+  ASSERT_TRUE(eventually([&] { return BootClock::now() > expires; }));
+  etcd_->kill("0");  // the connections that there are outlive the certificate
+  etcd_->start("0");
   ASSERT_TRUE(job->wait_for_err("etcd does not answer in time")) << job->err();
   etcds.issue("client");
   EXPECT_TRUE(eventually([&] {

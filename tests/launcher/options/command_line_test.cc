@@ -15,6 +15,7 @@
 namespace ddprun {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -55,6 +56,13 @@ TEST(CommandLine, ADoubleDashEndsTheOptions) {
   const LaunchOptions options = parse({"--standalone", "--", "./train", "--", "-x"});
   EXPECT_EQ(options.program, "./train");
   EXPECT_EQ(options.args, (Arguments{"--", "-x"}));
+}
+
+// As with torchrun, which then chooses the backend itself.
+TEST(CommandLine, StandaloneDoesNotLookAtTheBackend) {
+  const LaunchOptions options = parse({"--standalone", "--rdzv-backend=zeus", "./train"});
+  EXPECT_THAT(options.remarks, Contains("--rdzv-backend has no effect: --standalone chooses it"));
+  EXPECT_THAT(error_of({"--rdzv-backend=zeus", "./train"}), HasSubstr("invalid value 'zeus'"));
 }
 
 TEST(CommandLine, ReadsEveryOption) {

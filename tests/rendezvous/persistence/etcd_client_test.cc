@@ -326,9 +326,9 @@ TEST_F(EtcdClientTest, ARequestThatIsNotRepeatableGoesToOneMember) {
 TEST_F(EtcdClientTest, TheNextMemberIsNotAskedWhileAnAnswerComes) {
   PlayedMember& slow = add_member();
   PlayedMember& other = add_member();
-  const std::string whole = answer_of("first");
-  slow.steps = {{whole.substr(0, 10)}};
-  expect_failure(call("first", true, 400ms), ErrorKind::kTimeout);
+  expect_answer(call("connects"), "connects");
+  slow.steps = {{answer_of("first").substr(0, 10)}};
+  expect_failure(call("first", true, 2s), ErrorKind::kTimeout);
   EXPECT_EQ(other.requests.size(), 0u);
 }
 
@@ -340,8 +340,17 @@ TEST_F(EtcdClientTest, AMemberThatIsLostWhileAnotherOneIsAskedEndsNothing) {
   const std::size_t first = begin("first", true, 4s);
   ASSERT_TRUE(eventually_on(io_, [&] { return other.requests.size() == 1; }));
   lost.close_newest();
+  io_.run_for(50ms);
+  EXPECT_FALSE(results_[first]);
   other.send(answer_of("first"));
   expect_answer(end(first), "first");
+}
+
+TEST_F(EtcdClientTest, TheOnlyMemberIsNotAskedAgainWhileItIsSilent) {
+  PlayedMember& member = add_member();
+  member.steps = {kSilent};
+  expect_failure(call("first", true, 400ms), ErrorKind::kTimeout);
+  EXPECT_EQ(member.requests.size(), 1u);
 }
 
 TEST_F(EtcdClientTest, NothingIsCalledAfterTheDestructor) {
