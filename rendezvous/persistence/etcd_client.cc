@@ -144,9 +144,12 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
   void send() {
     transport_->write({asio::buffer(request_)},
                       [self = shared_from_this()](const Result<void>& written) {
-                        self->is_written_ = static_cast<bool>(written);
-                        if (self->is_over_ || written) return;
-                        self->fail(written.error().kind, written.error().message());
+                        if (self->is_over_) return;
+                        if (!written) {
+                          return self->fail(written.error().kind, written.error().message());
+                        }
+                        self->is_written_ = true;
+                        if (self->parser_->is_done()) self->answer();
                       });
   }
 
@@ -174,7 +177,8 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
     const bool is_ok = parser_->is_header_done() && parser_->get().result() == http::status::ok;
     if (is_watch() && is_ok) return take_lines();
     if (!parser_->is_done()) return read();
-    answer();
+    // A server may refuse a request that it has not read to its end.
+    if (is_written_ || !is_ok) answer();
   }
 
   void take_lines() {
@@ -196,7 +200,6 @@ class EtcdClient::Connection : public std::enable_shared_from_this<Connection> {
   void answer() {
     const auto response = parser_->release();
     if (see_date_) see_date_(std::string_view(response[http::field::date]));
-    // A server may refuse a request that it has not read to its end.
     const bool can_be_kept = is_written_ && response.keep_alive() && rest_.empty();
     if (is_watch() || !can_be_kept) return finish(result_of(response));
     timer_.expires_after(kept_for_);

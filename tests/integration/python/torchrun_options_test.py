@@ -10,8 +10,8 @@ sys.path.append(f"{sys.path[0]}/../../support")
 import needs  # noqa: E402
 
 # The values of options for which "1" is not valid.
-VALUES = {"--start-method": "spawn", "--event-log-handler": "null", "--logs-specs": "default",
-          "--rdzv-conf": "", "--numa-binding": "node",
+VALUES = {"--rdzv-backend": "c10d", "--start-method": "spawn", "--event-log-handler": "null",
+          "--logs-specs": "default", "--rdzv-conf": "", "--numa-binding": "node",
           "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 
 

@@ -92,7 +92,7 @@ TEST_F(TransportTest, AWaitingReadHasTakenNoBytesWhenTheSocketIsReleased) {
 }
 
 TEST_F(TransportTest, AReadTakesAllThatHasCome) {
-  const std::string text(32 * 1024, 'x');
+  const std::string text(Transport::kReadBytes, 'x');
   boost::asio::write(peer_, boost::asio::buffer(text));
   boost::system::error_code error;
   while (transport_->socket().available(error) < text.size() && !error) {
