@@ -113,7 +113,7 @@ NodeView ControlServer::view_with_ranks() const {
 // Answers a request without the service. Status and stop cover this node only; the rest is
 // refused.
 void ControlServer::without_service(const Question& question, const Error& why) {
-  using enum What;
+  using enum UserRequest::What;
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
     case kStatus: return session->answer(status_line(view_with_ranks(), moment(), why));

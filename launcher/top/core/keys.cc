@@ -12,7 +12,7 @@ using Kind = Key::Kind;
 
 // Returns the key of a control sequence, by its parameter and its last byte.
 Kind kind_of(std::string_view parameter, char final) {
-  using enum Kind;
+  using enum Key::Kind;
   switch (final) {
     case 'A': return kUp;
     case 'B': return kDown;

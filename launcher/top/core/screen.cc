@@ -74,7 +74,7 @@ void TopScreen::arrange() {
 }
 
 TopScreen::Action TopScreen::press(const Key& key) {
-  using enum Kind;
+  using enum Key::Kind;
   using enum Action;
   if (is_typing_) {
     type(key);
@@ -195,7 +195,7 @@ std::string TopScreen::keys_text() const {
 }
 
 std::vector<TopLine> TopScreen::lines(ScreenSize size) {
-  using enum Style;
+  using enum TopLine::Style;
   const auto width = static_cast<std::size_t>(std::max(size.columns, 1));
   const auto height = static_cast<std::size_t>(std::max(size.rows, 1));
   std::vector<TopLine> lines;
