@@ -303,8 +303,10 @@ TEST_F(FlightTest, StacksShowWhereEachRankIs) {
   EXPECT_EQ(here.code, 0) << here.err;
   EXPECT_THAT(here.out, AllOf(HasSubstr("ranks 0,2: "), HasSubstr("nanosleep"),
                               HasSubstr("\nrank 1: "), HasSubstr("open")));
-  const json one = run_ddprun({"stacks", "--json", "--rank=1"}).object();
-  ASSERT_EQ(one["ranks"].size(), 1u) << one.dump(2);
+  const CommandResult of_one = run_ddprun({"stacks", "--json", "--rank=1"});
+  ASSERT_EQ(of_one.code, 0) << of_one.err;
+  const json one = of_one.object();
+  ASSERT_EQ(one.at("ranks").size(), 1u) << one.dump(2);
   EXPECT_EQ(one["ranks"][0]["rank"], 1);
   EXPECT_EQ(one["ranks"][0]["pid"], pid_of_rank(1));
   const CommandResult remote = ask({"stacks", "--json", "train"});
@@ -314,8 +316,10 @@ TEST_F(FlightTest, StacksShowWhereEachRankIs) {
 
   ASSERT_EQ(kill(pid_of_rank(0), SIGSTOP), 0);
   ASSERT_TRUE(eventually([&] {
-    const json stopped = run_ddprun({"stacks", "--json", "--rank=0"}).object();
-    return stopped["ranks"][0]["is_stopped"] == true && stopped["ranks"][0]["frames"].empty();
+    const CommandResult seen = run_ddprun({"stacks", "--json", "--rank=0"});
+    if (seen.code != 0) return false;
+    const json rank = seen.object().at("ranks").at(0);
+    return rank.at("is_stopped") == true && rank.at("frames").empty();
   }));
   EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
   EXPECT_EQ(run_ddprun({"stacks"}).code, 72);
