@@ -54,7 +54,8 @@ def run(command: list, ranks: int, mib: int, directory: str = "") -> str:
     try:
         job = subprocess.run(
             [command[0], "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=1",
-             "--no-python", *command[1:], str(mib), str(STEPS), *([directory] if directory else [])],
+             "--no-python", *command[1:], str(mib), str(STEPS),
+             *([directory] if directory else [])],
             capture_output=True, text=True, timeout=3000, check=False,
             preexec_fn=cgroup.enter if cgroup else None)
     finally:
