@@ -146,3 +146,44 @@ function(ddprun_program name)
     target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
   endif()
 endfunction()
+
+# ddprun_torch_h_programs(UNIT SOURCES NAME.cc... LINKS targets...): the programs NAME, each of one
+# source that includes torch/torch.h. Such a unit takes 9 s if it is empty, so all sources are
+# compiled as one: the library UNIT. There each is in a namespace of its own, so its main() needs a
+# return statement. All headers are included before the first namespace.
+function(ddprun_torch_h_programs unit)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  list(TRANSFORM arg_SOURCES REPLACE "\\.cc$" "" OUTPUT_VARIABLE names)
+  if(NOT DDPRUN_UNITY)
+    foreach(name IN LISTS names)
+      ddprun_program(${name} TORCH_H SOURCES ${name}.cc LINKS ${arg_LINKS})
+    endforeach()
+    return()
+  endif()
+  set(headers "")
+  set(bodies "")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${arg_SOURCES})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  foreach(name IN LISTS names)
+    file(STRINGS ${name}.cc includes REGEX "^#include ")
+    list(APPEND headers ${includes})
+    string(APPEND bodies "namespace program_${name} {\n#include \"${folder}/${name}.cc\"\n}\n")
+  endforeach()
+  list(REMOVE_DUPLICATES headers)
+  list(JOIN headers "\n" headers)
+  set(generated ${CMAKE_CURRENT_BINARY_DIR})
+  file(CONFIGURE OUTPUT ${generated}/${unit}.cc @ONLY CONTENT "${headers}\n${bodies}")
+  ddprun_library(${unit} SOURCES ${generated}/${unit}.cc LINKS ${arg_LINKS})
+  ddprun_use_torch(${unit} PCH ddprun_torch_h_pch)
+  foreach(name IN LISTS names)
+    set(main ${generated}/${name}_main.cc)
+    file(CONFIGURE OUTPUT ${main} @ONLY CONTENT
+"namespace program_${name} {
+int main(int argc, char** argv);
+}
+int main(int argc, char** argv) { return program_${name}::main(argc, argv); }
+")
+    set_source_files_properties(${main} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    ddprun_program(${name} TORCH_H SOURCES ${main} LINKS ${unit})
+  endforeach()
+endfunction()

@@ -54,7 +54,8 @@ def run(command: list, ranks: int, mib: int, directory: str = "") -> str:
     try:
         job = subprocess.run(
             [command[0], "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=1",
-             "--no-python", command[1], str(mib), str(STEPS), *([directory] if directory else [])],
+             "--no-python", *command[1:], str(mib), str(STEPS),
+             *([directory] if directory else [])],
             capture_output=True, text=True, timeout=3000, check=False,
             preexec_fn=cgroup.enter if cgroup else None)
     finally:
@@ -68,7 +69,7 @@ def run(command: list, ranks: int, mib: int, directory: str = "") -> str:
 
 def main() -> None:
     programs = pathlib.Path(sys.argv[1])
-    command = [str(programs / "ddprun"), str(programs / "checkpoint_memory_worker")]
+    command = [str(programs / "ddprun"), str(programs / "worker_probe"), "checkpoint_memory"]
     for pair in sys.argv[2:]:
         mib, ranks = map(int, pair.split(":"))
         with tempfile.TemporaryDirectory(prefix="ddprun-checkpoint-memory-") as directory:

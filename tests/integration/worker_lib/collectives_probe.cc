@@ -1,5 +1,5 @@
-// collectives_probe DIRECTORY: makes the calls that DIRECTORY/in.RANK lists, and writes the
-// results to ours.RANK there. gloo_equality_test.py makes the same calls with PyTorch's gloo.
+// worker_probe collectives DIRECTORY: makes the calls that DIRECTORY/in.RANK lists, and writes
+// the results to ours.RANK there. gloo_equality_test.py makes the same calls with PyTorch's gloo.
 //
 // A call is a tuple (name, op, root, premul factor, inputs, outputs): two lists of tensors.
 #include <torch/torch.h>
@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/worker_lib/probes.h"
+
+namespace collectives_probe {
 namespace {
 
 using ddprun::ProcessGroup;
@@ -84,9 +87,9 @@ Tensors make(ProcessGroup& group, const std::vector<c10::IValue>& call) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: collectives_probe DIRECTORY\n");
+    std::fprintf(stderr, "usage: worker_probe collectives DIRECTORY\n");
     return 2;
   }
   torch::set_num_threads(1);
@@ -103,4 +106,7 @@ int main(int argc, char** argv) {
   const std::vector<char> ours = torch::pickle_save(results);
   std::ofstream(file("ours"), std::ios::binary)
       .write(ours.data(), static_cast<std::streamsize>(ours.size()));
+  return 0;
 }
+
+}  // namespace collectives_probe

@@ -1,4 +1,4 @@
-"""Compares PyTorch's DistributedDataParallel over gloo with ours (ddp_probe).
+"""Compares PyTorch's DistributedDataParallel over gloo with ours (ddp_probe.cc).
 
 Both have the same number of ranks, and start from the same weights on the same data.
 
@@ -178,7 +178,7 @@ def compare_with_pytorch(ranks: int, binaries: pathlib.Path, sources: pathlib.Pa
     theirs_at, ours_at = work / f"theirs{ranks}", work / f"ours{ranks}"
     theirs_at.mkdir()
     run(binaries, ranks, __file__, binaries, sources, theirs_at)
-    run(binaries, ranks, binaries / "ddp_probe", ours_at)
+    run(binaries, ranks, binaries / "worker_probe", "ddp", ours_at)
     for optimizer, name in trainings():
         checkpoint = newest(ours_at / optimizer / name)
         assert checkpoint["step"] == STEPS and checkpoint["extra"] == {"loss": "mse"}

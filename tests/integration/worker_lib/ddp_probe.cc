@@ -1,5 +1,5 @@
-// ddp_probe DIRECTORY: trains small nets on synthetic data, and writes the state of each as a
-// checkpoint to DIRECTORY/OPTIMIZER/NET. ddp_equality_test.py does the same with PyTorch's
+// worker_probe ddp DIRECTORY: trains small nets on synthetic data, and writes the state of each as
+// a checkpoint to DIRECTORY/OPTIMIZER/NET. ddp_equality_test.py does the same with PyTorch's
 // DistributedDataParallel. Both sides compute weights and data by the same formula.
 #include <torch/torch.h>
 
@@ -7,6 +7,9 @@
 #include <ddprun/ddprun.hpp>
 #include <filesystem>
 
+#include "tests/integration/worker_lib/probes.h"
+
+namespace ddp_probe {
 namespace {
 
 constexpr int kSteps = 50;
@@ -143,9 +146,9 @@ void train(ddprun::Context& ctx, const Case& of, const std::string& optimizer_na
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: ddp_probe DIRECTORY\n");
+    std::fprintf(stderr, "usage: worker_probe ddp DIRECTORY\n");
     return 2;
   }
   torch::set_num_threads(1);
@@ -157,4 +160,7 @@ int main(int argc, char** argv) {
       if (ctx.rank() == 0) std::filesystem::create_directories(directory);
       train(ctx, of, optimizer, directory);
     }
+  return 0;
 }
+
+}  // namespace ddp_probe

@@ -1,4 +1,4 @@
-"""Compares the results of our collectives (collectives_probe) with those of PyTorch's gloo.
+"""Compares the results of our collectives (collectives_probe.cc) with those of PyTorch's gloo.
 
 The inputs are random and the same for both. The test covers every collective, operation and
 dtype, in a world of 3 ranks (the whole: also of 2 and 4). If gloo lacks a call, the test computes
@@ -280,7 +280,7 @@ def compare(binaries: pathlib.Path, folder: pathlib.Path, world: int, seed: int,
                      FACTORS[rank] if case.op == "premul_sum" else 1.0,
                      inputs(seed, case, rank, world), outputs(case, rank, world))
                     for case in cases(world)], folder / f"in.{rank}")
-    run(binaries, world, seed, binaries / "collectives_probe", folder)
+    run(binaries, world, seed, binaries / "worker_probe", "collectives", folder)
     run(binaries, world, seed, __file__, binaries, folder)
     with_gloo = 0
     for rank in range(world):

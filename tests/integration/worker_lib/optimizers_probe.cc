@@ -1,4 +1,4 @@
-// optimizers_probe DIRECTORY: trains a small net with each pair of an optimizer and a
+// worker_probe optimizers DIRECTORY: trains a small net with each pair of an optimizer and a
 // learning-rate schedule. It writes a checkpoint of the middle and of the end of each
 // training. optimizers_test.py continues from the middle with PyTorch's. Both sides compute
 // weights and data by the same formula.
@@ -9,6 +9,9 @@
 #include <functional>
 #include <string>
 
+#include "tests/integration/worker_lib/probes.h"
+
+namespace optimizers_probe {
 namespace {
 
 constexpr int kMiddle = 6, kEnd = 12;
@@ -92,9 +95,9 @@ Training with_plateau() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: optimizers_probe DIRECTORY\n");
+    std::fprintf(stderr, "usage: worker_probe optimizers DIRECTORY\n");
     return 2;
   }
   using namespace ddprun;
@@ -112,4 +115,7 @@ int main(int argc, char** argv) {
           {LinearWarmup{.start_factor = 0.1, .total_iters = 4}, CosineAnnealingLR{.t_max = 8}},
           {4}}));
   run(context, directory + "ReduceLROnPlateau", with_plateau());
+  return 0;
 }
+
+}  // namespace optimizers_probe

@@ -1,4 +1,4 @@
-"""Continues trainings of optimizers_probe with PyTorch, from checkpoints of their middle.
+"""Continues trainings of optimizers_probe.cc with PyTorch, from checkpoints of their middle.
 
 PyTorch's optimizers and learning-rate schedulers load the states unchanged. They end with the
 weights and rates of the probe's end, bit for bit. (LBFGS without a line search: LibTorch's and
@@ -80,8 +80,8 @@ def main() -> None:
     binaries = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as work:
         done = subprocess.run([binaries / "ddprun", "--nproc-per-node=1",
-                               binaries / "optimizers_probe", work], capture_output=True, text=True,
-                              timeout=100)
+                               binaries / "worker_probe", "optimizers", work],
+                              capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         for name in SCHEDULERS:
             go_on(pathlib.Path(work) / name)

@@ -179,4 +179,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "same_bits_worker: %s\n", error.what());
     return 1;
   }
+  return 0;
 }

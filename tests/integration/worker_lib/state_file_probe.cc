@@ -1,9 +1,10 @@
 // The C++ side of state_file_test.py:
 //
-//   state_file_probe begin DIR      trains each case for kBegun steps, writes DIR/CASE/step-...pt
-//   state_file_probe go-on DIR      loads DIR/CASE.pt, trains on, prints "CASE LOSS" for each step
-//   state_file_probe write DIR      writes DIR/CASE.pt, a state dict
-//   state_file_probe read FILE...   prints what load_state_dict() returns for each, or its error
+//   worker_probe state_file VERB ARGUMENT...
+//     begin DIR      trains each case for kBegun steps, writes DIR/CASE/step-...pt
+//     go-on DIR      loads DIR/CASE.pt, trains on, prints "CASE LOSS" for each step
+//     write DIR      writes DIR/CASE.pt, a state dict
+//     read FILE...   prints what load_state_dict() returns for each, or its error
 //
 // A case is a model and an optimizer. Both sides compute weights and data by the same formula.
 #include <torch/torch.h>
@@ -15,6 +16,9 @@
 #include <memory>
 #include <string>
 
+#include "tests/integration/worker_lib/probes.h"
+
+namespace state_file_probe {
 namespace {
 
 constexpr int kBegun = 10;
@@ -148,7 +152,7 @@ void show(const std::string& file) try {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const std::string verb = argc > 2 ? argv[1] : "";
   torch::set_num_threads(1);
   if (verb == "begin" || verb == "begin-shards") {
@@ -164,8 +168,12 @@ int main(int argc, char** argv) {
       show(argv[i]);
     }
   } else {
-    std::fprintf(stderr,
-                 "usage: state_file_probe begin|begin-shards|go-on|write DIR, read FILE...\n");
+    std::fprintf(
+        stderr,
+        "usage: worker_probe state_file begin|begin-shards|go-on|write DIR, read FILE...\n");
     return 2;
   }
+  return 0;
 }
+
+}  // namespace state_file_probe

@@ -75,8 +75,8 @@ def train(net, data, optimizer, first: int, steps: int) -> list[float]:
 
 def probe(binaries: pathlib.Path, *arguments: object, ranks: int = 0) -> list[str]:
     launcher = [binaries / "ddprun", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    done = subprocess.run([*launcher, binaries / "state_file_probe", *map(str, arguments)],
-                          capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*launcher, binaries / "worker_probe", "state_file",
+                           *map(str, arguments)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 

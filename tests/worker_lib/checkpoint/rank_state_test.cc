@@ -51,9 +51,9 @@ struct Setting {
   RanksDiffer ranks_differ = RanksDiffer::kInBuffers;
 };
 
-// Training: one rank's training run.
-struct Training {
-  Training(const Setting& of, ProcessGroup& its_group)
+// RankTraining: one rank's training run.
+struct RankTraining {
+  RankTraining(const Setting& of, ProcessGroup& its_group)
       : setting(of), group(its_group), net(of.net()), model(net, group, of.options) {
     state.model = net.ptr().get();
     state.optimizer = &optimizer;
@@ -106,9 +106,9 @@ class RankState : public testing::Test {
     const bool is_within = killed_at % setting.accumulated != 0;
     std::atomic<bool> all_same = true;
     ThreadWorld(2).run([&](ProcessGroup& group) {
-      Training whole(setting, group);
+      RankTraining whole(setting, group);
       whole.passes(0, total);
-      const auto state_of = [&](Training& training) {
+      const auto state_of = [&](RankTraining& training) {
         TrainingState state = training.state;
         if (!keeps) {
           state.hook = nullptr;
@@ -118,7 +118,7 @@ class RankState : public testing::Test {
         return state;
       };
       {
-        Training killed(setting, group);
+        RankTraining killed(setting, group);
         killed.passes(0, killed_at);
         TrainingState state = state_of(killed);
         state.gradients = keeps && is_within;
@@ -126,7 +126,7 @@ class RankState : public testing::Test {
         manager.save(killed_at, state);
         manager.wait();
       }
-      Training resumed(setting, group);
+      RankTraining resumed(setting, group);
       TrainingState state = state_of(resumed);
       const Restored restored = CheckpointManager(group, 0, options()).restore(state);
       ASSERT_EQ(restored.step, killed_at);
@@ -175,7 +175,7 @@ TEST_F(RankState, BuffersOfEachRankAreSaved) {
 TEST_F(RankState, NothingIsAddedWhereNothingDiffers) {
   ThreadWorld world(2);
   world.run([&](ProcessGroup& group) {
-    Training training({.net = make_normed_mlp}, group);
+    RankTraining training({.net = make_normed_mlp}, group);
     CheckpointManager(group, 0, options()).save(1, training.state);
     training.pass(0);
     training.state.ranks_differ = RanksDiffer::kNowhere;
@@ -214,7 +214,7 @@ TEST_F(RankState, OnlyErrorsOfPowerSgdAreSavedForEachRank) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     const Setting setting{
         .hook = [] { return std::make_shared<PowerSgd>(PowerSgdOptions{.start_iteration = 2}); }};
-    Training training(setting, group);
+    RankTraining training(setting, group);
     training.passes(0, 4);
     CheckpointManager(group, 0, options()).save(4, training.state);
   });
@@ -305,7 +305,7 @@ TEST_F(RankState, HooksThatDoNotFitAreSaidOrRefused) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options());
     const Setting plain, rank_1 = training_with(1), rank_2 = training_with(2);
-    Training without(plain, group), with(rank_1, group), with_other(rank_2, group);
+    RankTraining without(plain, group), with(rank_1, group), with_other(rank_2, group);
     with.passes(0, 4);
     manager.save(4, with.state);
     EXPECT_DIST_ERROR(manager.restore(with_other.state), Kind::kInvalidArgument,

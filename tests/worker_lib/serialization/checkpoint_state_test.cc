@@ -150,13 +150,13 @@ TEST(CheckpointState, AMissingEntryIsNamed) {
                     HasSubstr("a dict was expected"));
 }
 
-torch::nn::Sequential make_net(std::int64_t hidden = 4) {
+torch::nn::Sequential make_normed_net(std::int64_t hidden = 4) {
   return torch::nn::Sequential{torch::nn::Linear(3, hidden), torch::nn::BatchNorm1d(hidden),
                                torch::nn::Linear(torch::nn::LinearOptions(hidden, 2).bias(false))};
 }
 
 TEST(CheckpointState, AModuleComesBackWithItsBuffers) {
-  auto saved = make_net(), loaded = make_net();
+  auto saved = make_normed_net(), loaded = make_normed_net();
   saved->forward(torch::randn({8, 3}));  // changes the running statistics
   const torch::Tensor weight = loaded->parameters()[0];
   load_module_state(*loaded, through_a_file(module_state(*saved)), "f.pt");
@@ -170,22 +170,22 @@ TEST(CheckpointState, AModuleComesBackWithItsBuffers) {
 }
 
 TEST(CheckpointState, AnotherModuleIsRefusedByTheFirstDifferenceAndUntouched) {
-  auto net = make_net();
+  auto net = make_normed_net();
   const auto before = net->parameters()[0].clone();
   const auto refused = [&](const PickleDict& state, const char* words) {
     EXPECT_DIST_ERROR(load_module_state(*net, state, "f.pt"), Kind::kInvalidArgument,
                       AllOf(HasSubstr("f.pt"), HasSubstr(words)));
     EXPECT_TRUE(torch::equal(net->parameters()[0], before));
   };
-  refused(module_state(*make_net(5)),
+  refused(module_state(*make_normed_net(5)),
           "'0.weight' is Float of shape [5, 3] in the file and Float of shape [4, 3]");
-  auto missing = module_state(*make_net());
+  auto missing = module_state(*make_normed_net());
   ASSERT_EQ(missing.erase("2.weight"), 1u);
   refused(missing, "the file has no '2.weight'");
-  auto more = module_state(*make_net());
+  auto more = module_state(*make_normed_net());
   more.insert("3.bias", torch::ones({1}));
   refused(more, "this model has no '3.bias'");
-  auto other_dtype = module_state(*make_net());
+  auto other_dtype = module_state(*make_normed_net());
   other_dtype.insert_or_assign("0.bias", torch::ones({4}, torch::kFloat64));
   refused(other_dtype, "'0.bias' is Double of shape [4] in the file and Float of shape [4]");
 }

@@ -14,13 +14,13 @@ namespace {
 using testing::HasSubstr;
 using Kind = DistError::Kind;
 
-// Training: a net, an optimizer for it, and steps with fixed gradients. The second layer's bias
-// never gets a gradient. Each layer is a parameter group.
-struct Training {
+// FixedTraining: a net, an optimizer for it, and steps with fixed gradients. The second layer's
+// bias never gets a gradient. Each layer is a parameter group.
+struct FixedTraining {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
 
-  explicit Training(const Make& make)
+  explicit FixedTraining(const Make& make)
       : optimizer(make(
             {Groups::value_type(net[0]->parameters()), Groups::value_type(net[1]->parameters())})) {
     torch::NoGradGuard no_grad;
@@ -43,15 +43,16 @@ struct Training {
 };
 
 template <class Optimizer, class Options>
-Training::Make maker(Options options) {
-  return
-      [=](const Training::Groups& groups) { return std::make_unique<Optimizer>(groups, options); };
+FixedTraining::Make maker(Options options) {
+  return [=](const FixedTraining::Groups& groups) {
+    return std::make_unique<Optimizer>(groups, options);
+  };
 }
 
 struct Case {
   std::string name;
-  Training::Make make;
-  Training::Make make_other;  // with other options, which the saved options must replace
+  FixedTraining::Make make;
+  FixedTraining::Make make_other;  // with other options, which the saved options must replace
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -59,11 +60,11 @@ void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 class OptimizerStateTest : public testing::TestWithParam<Case> {};
 
 TEST_P(OptimizerStateTest, AResumedOptimizerEndsWithTheSameBits) {
-  Training undisturbed(GetParam().make);
+  FixedTraining undisturbed(GetParam().make);
   undisturbed.steps(0, 10);
-  Training before(GetParam().make);
+  FixedTraining before(GetParam().make);
   before.steps(0, 4);
-  Training after(GetParam().make_other);
+  FixedTraining after(GetParam().make_other);
   load_module_state(*after.net, through_a_file(module_state(*before.net)), "f.pt");
   load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)),
                        "f.pt");
@@ -73,7 +74,7 @@ TEST_P(OptimizerStateTest, AResumedOptimizerEndsWithTheSameBits) {
 }
 
 TEST_P(OptimizerStateTest, StateOfAnOptimizerThatDidNothingYetComesBack) {
-  Training before(GetParam().make), after(GetParam().make_other), undisturbed(GetParam().make);
+  FixedTraining before(GetParam().make), after(GetParam().make_other), undisturbed(GetParam().make);
   load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)),
                        "f.pt");
   after.steps(0, 3);

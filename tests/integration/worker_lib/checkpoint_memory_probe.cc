@@ -5,7 +5,8 @@
 // It saves after step 2. In the first generation the last rank kills itself after step 3. Rank 0
 // prints "resumed at step N" and, at the end, a digest of the parameters.
 //
-// Arguments: MIB STEPS [DIRECTORY]
+//   worker_probe checkpoint_memory MIB STEPS [DIRECTORY]
+//
 //   MIB        of the state, a multiple of 8
 //   DIRECTORY  of the checkpoints. Without one it neither saves nor dies
 #include <signal.h>
@@ -17,7 +18,9 @@
 #include <optional>
 #include <string>
 
-namespace {
+#include "tests/integration/worker_lib/probes.h"
+
+namespace checkpoint_memory_probe {
 
 int run(int argc, char** argv) {
   if (argc < 3) return 2;
@@ -58,6 +61,4 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) { return run(argc, argv); }
+}  // namespace checkpoint_memory_probe
