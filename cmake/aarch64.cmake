@@ -13,5 +13,6 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 # OpenSSL has headers here.
 set(CMAKE_CXX_FLAGS_INIT "-isystem ${aarch64_root}/usr/include/aarch64-linux-gnu")
 # The C and C++ libraries are the compiler's, all others are those of build/aarch64-root.
+set(library_path ${aarch64_root}/usr/lib/aarch64-linux-gnu:${aarch64_root}/lib/aarch64-linux-gnu)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L /usr/aarch64-linux-gnu
-    -E LD_LIBRARY_PATH=${aarch64_root}/usr/lib/aarch64-linux-gnu)
+    -E LD_LIBRARY_PATH=${library_path})
