@@ -18,7 +18,7 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Returns the size of the heap. It exceeds what all ranks of a node may hold: addresses cost
-// nothing, and some are always lost to gaps.
+// nothing, and some are always lost to gaps. A limit of file sizes makes it smaller.
 std::size_t heap_bytes(std::size_t behind) {
   constexpr std::size_t kMost = std::size_t{16} << 40;
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -27,7 +27,7 @@ std::size_t heap_bytes(std::size_t behind) {
   // Beyond this limit the kernel would send SIGXFSZ.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
-  return limit.rlim_cur < behind + wanted ? 0 : wanted;
+  return limit.rlim_cur < behind ? 0 : std::min<std::size_t>(wanted, limit.rlim_cur - behind);
 }
 
 }  // namespace

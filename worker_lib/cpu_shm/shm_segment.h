@@ -8,8 +8,8 @@
 //
 // The first part has the layout that the ranks agree on. The heap follows it: addresses for tensors
 // that all ranks reach. It is several times as large as the machine's memory, but only its used
-// pages exist. If a limit forbids the addresses or the size of the file (ulimit -v, ulimit -f),
-// there is no heap.
+// pages exist. Under a limit of file sizes (ulimit -f) it is smaller. If a limit forbids the
+// addresses (ulimit -v), there is no heap.
 //
 // An owned resource: unmapped and closed with the object. Any thread may use the memory.
 #pragma once

@@ -45,6 +45,14 @@ using testing_support::reason_of;
 using testing_support::say;
 using testing_support::TemporaryDirectory;
 
+// For tests whose agents send no heartbeats. On a slow machine, or with a sanitizer, they may take
+// longer than a normal lease.
+ServiceOptions with_long_leases() {
+  ServiceOptions options{.service_id = "s"};
+  options.times.lease = std::chrono::minutes(2);
+  return options;
+}
+
 class ServerTest : public testing::Test {
  protected:
   // Waits for the line, because the service may return a page that it made a moment ago.
@@ -107,17 +115,18 @@ TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
 }
 
 TEST_F(ServerTest, ATideOfAgentsThatAreRefusedLeavesFewLines) {
-  RawTcpClient friendly(service_.port());
+  testing_support::RunningService service(with_long_leases());
+  RawTcpClient friendly(service.port());
   say(friendly, hello_of("good", "a"));
   ASSERT_TRUE(await<Assignment>(friendly));
   Hello other = hello_of("good", "b");
   other.job.max_restarts = 7;
   for (int i = 0; i < 100; ++i) {
-    RawTcpClient agent(service_.port());
+    RawTcpClient agent(service.port());
     say(agent, other);
     EXPECT_FALSE(await<Welcome>(agent));
   }
-  const auto lines = service_.log_lines();
+  const auto lines = service.log_lines();
   const auto refusals = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
     return line.find("refused an agent") != std::string::npos;
   });
@@ -128,11 +137,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   constexpr int kNodes = 10;
   // A fifth under a sanitizer. The texts of all are still longer than a message may be.
   constexpr int kSlots = testing_support::kSanitized ? 20 : 100;
-  // These agents send no heartbeats. With a sanitizer the test may take longer than a normal
-  // lease.
-  ServiceOptions patient{.service_id = "s"};
-  patient.times.lease = std::chrono::minutes(2);
-  testing_support::RunningService service(patient);
+  testing_support::RunningService service(with_long_leases());
   std::vector<std::unique_ptr<RawTcpClient>> agents;
   for (int node = 0; node < kNodes; ++node) {
     agents.push_back(std::make_unique<RawTcpClient>(service.port()));

@@ -135,6 +135,8 @@ std::set<std::string> exported_names() {
     const Elf64_Shdr texts = section(table.sh_link);
     for (std::size_t offset = 0; offset < table.sh_size; offset += table.sh_entsize) {
       const auto symbol = at(table.sh_offset + offset, Elf64_Sym());
+      // For aarch64, GNU ld also lists the sections here.
+      if (ELF64_ST_BIND(symbol.st_info) == STB_LOCAL) continue;
       if (symbol.st_shndx != SHN_UNDEF && symbol.st_shndx != SHN_ABS) {
         names.insert(image.c_str() + texts.sh_offset + symbol.st_name);
       }

@@ -9,15 +9,17 @@
 
 #include <algorithm>
 
+#include "tests/support/file_size_limit.h"
 #include "tests/worker_lib/cpu_group/world.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kSegmentBytes = 4096;  // without the heap
 
 std::shared_ptr<const ShmSegment> new_segment() {
-  Result<ShmSegment> segment = ShmSegment::create(4096);
+  Result<ShmSegment> segment = ShmSegment::create(kSegmentBytes);
   EXPECT_TRUE(segment) << segment.error().message();
   return std::make_shared<const ShmSegment>(std::move(*segment));
 }
@@ -122,15 +124,22 @@ TEST(SharedHeap, MemoryThatWasMadePrivateKeepsItsContentsAndIsOutOfReachOfOthers
   munmap(mapping, bytes);
 }
 
-TEST(SharedHeap, WithALimitOfFileSizesThereIsASegmentWithoutHeap) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small{.rlim_cur = 64 * kMiB, .rlim_max = before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const auto heap = std::make_shared<SharedHeap>(new_segment(), 2, 0);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_FALSE(heap->allocate(1));
-  EXPECT_FALSE(heap->place_of(&before, 1));
+std::shared_ptr<SharedHeap> heap_under(std::size_t file_size) {
+  const testing_support::FileSizeLimit limit(file_size);
+  return std::make_shared<SharedHeap>(new_segment(), 2, 1);
+}
+
+TEST(SharedHeap, ALimitOfFileSizesMakesItSmallerOrLeavesNone) {
+  const auto heap = heap_under(kSegmentBytes + 64 * kMiB);
+  EXPECT_FALSE(heap->allocate(32 * kMiB + 1)) << "the other rank has half of it";
+  const auto block = heap->allocate(32 * kMiB);
+  ASSERT_TRUE(block);
+  std::fill_n(block.get(), 32 * kMiB, 'x');  // the last byte of the file, too
+  for (const std::size_t limit : {kSegmentBytes, kSegmentBytes + 1}) {
+    const auto none = heap_under(limit);
+    EXPECT_FALSE(none->allocate(1)) << limit;
+    EXPECT_FALSE(none->place_of(block.get(), 1)) << limit;
+  }
 }
 
 // Sanitizers need more address space than that themselves.
