@@ -52,7 +52,7 @@ class NetnsCluster {
   // connections.
   void kill_processes(int node);
   // Stops every process of the node (SIGSTOP); lets all go on (SIGCONT). The node's kernel still
-  // answers.
+  // answers. The ChildProcess of a frozen program stops, too, and must be sent SIGCONT.
   void freeze(int node);
   void thaw(int node);
   // Simulates a power failure: the node falls silent, then its processes are gone. boot() makes

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -244,6 +245,7 @@ class LostMachines : public SeveralHosts {
         break;
       case Fault::kFreeze:
         cluster_->thaw(host);
+        program_of(host).signal(SIGCONT);  // nsenter has stopped with its program
         break;
       case Fault::kCut:
         cluster_->heal(host);
