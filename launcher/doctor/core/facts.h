@@ -80,7 +80,7 @@ struct ServiceAnswer {
     kRefusesKey,
     kNoLeader,  // a standby, and no service leads
     kOther,     // another program
-    kSilent,  // connected, but no answer within `took`
+    kSilent,    // connected, but no answer within `took`
   };
   Outcome outcome = Outcome::kOther;
   Duration took{};
@@ -88,7 +88,7 @@ struct ServiceAnswer {
   std::string host;
   std::optional<Duration> clock_ahead;  // relative to this host's clock; negative: behind
   bool has_proved = false;              // it has proved that it has the same key
-  std::string why;  // kService: that it stands by, if it does
+  std::string why;                      // kService: that it stands by, if it does
 };
 
 // Whether this host could listen at the endpoint.

@@ -68,8 +68,8 @@ class DecisionHistory {
   }
   // Returns the count of restarts of a generation; nullopt: there was none of this number.
   std::optional<int> restarts_of(const std::string& job, std::int64_t generation) const {
-    const auto found = told_.find({job, generation});
-    return found == told_.end() ? std::nullopt : std::optional(found->second);
+    const auto found = restarts_.find({job, generation});
+    return found == restarts_.end() ? std::nullopt : std::optional(found->second);
   }
   std::int64_t terms() const { return terms_; }
   std::int64_t decisions() const { return decisions_; }
@@ -130,14 +130,14 @@ class DecisionHistory {
     if (state->jobs.size() != 1) return "no job in " + key;
     const JobRecord& now = state->jobs.begin()->second;
     std::string wrong;
-    if (const auto before = jobs_.find(key); before != jobs_.end() &&
-                                             before->second.instance == now.instance) {
+    if (const auto before = jobs_.find(key);
+        before != jobs_.end() && before->second.instance == now.instance) {
       wrong = compare(before->second.state, now.state);
     }
     for (const Place& place : now.state.places) {
-      const auto [at, is_new] = told_.emplace(
-          std::pair(now.state.spec.id, place.assignment.generation.value),
-          place.assignment.restart_count);
+      const auto [at, is_new] =
+          restarts_.emplace(std::pair(now.state.spec.id, place.assignment.generation.value),
+                            place.assignment.restart_count);
       if (wrong.empty() && at->second != place.assignment.restart_count)
         wrong = "two counts in one generation";
     }
@@ -169,7 +169,7 @@ class DecisionHistory {
   std::int64_t term_ = 0, written_ = 0, terms_ = 0, decisions_ = 0;
   std::string service_;
   std::map<std::string, JobRecord> jobs_;
-  std::map<std::pair<std::string, std::int64_t>, int> told_;
+  std::map<std::pair<std::string, std::int64_t>, int> restarts_;
 };
 
 }  // namespace ddprun::testing_support

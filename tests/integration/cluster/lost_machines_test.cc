@@ -90,10 +90,16 @@ class LostMachines : public SeveralHosts {
     const std::string address = "http://" + NetnsCluster::address(host);
     Arguments command;
     if (host < kNodes) {
-      command = {program("ddprun"), "--rdzv-endpoint=" + hosts(kFirstService, ",", "", ":29400"),
-                 "--rdzv-id=" + job_, "--nnodes=" + std::to_string(kNodes),
-                 "--max-restarts=100", "--rdzv-conf=join_timeout=300", "--verbose",
-                 "sh", "-c", script()};
+      command = {program("ddprun"),
+                 "--rdzv-endpoint=" + hosts(kFirstService, ",", "", ":29400"),
+                 "--rdzv-id=" + job_,
+                 "--nnodes=" + std::to_string(kNodes),
+                 "--max-restarts=100",
+                 "--rdzv-conf=join_timeout=300",
+                 "--verbose",
+                 "sh",
+                 "-c",
+                 script()};
     } else if (host < kFirstMember) {
       command = {program("ddp-rendezvous"), "--listen=*:29400", "--advertise=" + name + ":29400",
                  "--lease=" + std::to_string(kLease / seconds(1)),
@@ -104,12 +110,15 @@ class LostMachines : public SeveralHosts {
         members += (members.empty() ? "" : ",") + NetnsCluster::name(i) + "=http://" +
                    NetnsCluster::address(i) + ":2380";
       }
-      command = {"etcd", "--name=" + name, "--data-dir=" + (scratch_ / ("etcd." + name)),
+      command = {"etcd",
+                 "--name=" + name,
+                 "--data-dir=" + (scratch_ / ("etcd." + name)),
                  "--listen-peer-urls=" + address + ":2380",
                  "--initial-advertise-peer-urls=" + address + ":2380",
                  "--listen-client-urls=" + address + ":2379",
                  "--advertise-client-urls=" + address + ":2379",
-                 "--initial-cluster=" + members, "--initial-cluster-state=new"};
+                 "--initial-cluster=" + members,
+                 "--initial-cluster-state=new"};
     }
     programs_.at(static_cast<std::size_t>(host)) = start_process(host, command);
   }
@@ -118,8 +127,7 @@ class LostMachines : public SeveralHosts {
     return "echo $DDPRUN_GENERATION $RANK $TORCHELASTIC_RESTART_COUNT >> " + file("starts") + "; " +
            program("same_bits_worker") + " sgd " + std::to_string(kEpochs) + " " + file("digest") +
            " " + file("phases") + " " + file("checkpoints") + " " + std::to_string(pause_.count()) +
-           " || exit 1; until [ -e " +
-           file("go") + " ]; do sleep 0.1; done";
+           " || exit 1; until [ -e " + file("go") + " ]; do sleep 0.1; done";
   }
   std::string file(const std::string& name) const { return scratch_ / (job_ + "." + name); }
 
@@ -216,44 +224,24 @@ class LostMachines : public SeveralHosts {
   // Does the fault, and undoes it.
   void hurt(int host, Fault fault, Duration time) {
     switch (fault) {
-      case Fault::kKill:
-        cluster_->kill_processes(host);
-        break;
-      case Fault::kPowerLoss:
-        cluster_->crash(host);
-        break;
-      case Fault::kFreeze:
-        cluster_->freeze(host);
-        break;
-      case Fault::kCut:
-        cluster_->cut(host);
-        break;
-      case Fault::kCutFrom:
-        cluster_->cut_from(host);
-        break;
-      case Fault::kCutTo:
-        cluster_->cut_to(host);
-        break;
+      case Fault::kKill: cluster_->kill_processes(host); break;
+      case Fault::kPowerLoss: cluster_->crash(host); break;
+      case Fault::kFreeze: cluster_->freeze(host); break;
+      case Fault::kCut: cluster_->cut(host); break;
+      case Fault::kCutFrom: cluster_->cut_from(host); break;
+      case Fault::kCutTo: cluster_->cut_to(host); break;
     }
     let_pass(time);
     switch (fault) {
-      case Fault::kPowerLoss:
-        cluster_->boot(host);
-        [[fallthrough]];
-      case Fault::kKill:
-        start_program(host);
-        break;
+      case Fault::kPowerLoss: cluster_->boot(host); [[fallthrough]];
+      case Fault::kKill: start_program(host); break;
       case Fault::kFreeze:
         cluster_->thaw(host);
         program_of(host).signal(SIGCONT);  // nsenter has stopped with its program
         break;
-      case Fault::kCut:
-        cluster_->heal(host);
-        break;
+      case Fault::kCut: cluster_->heal(host); break;
       case Fault::kCutFrom:
-      case Fault::kCutTo:
-        cluster_->heal_one_way(host);
-        break;
+      case Fault::kCutTo: cluster_->heal_one_way(host); break;
     }
   }
   // Returns whether the fault of a node costs a restart; nullopt: it may, or not.
@@ -312,9 +300,9 @@ class LostMachines : public SeveralHosts {
     const std::string key = to_base64(kPrefix + "/"), end = to_base64(kPrefix + "0");
     const std::string lines =
         curl({"--max-time", "10",
-              "http://" + NetnsCluster::address(kFirstMember) + ":2379/v3/watch",
-              "-d", R"({"create_request":{"start_revision":"1","key":")" + key +
-                        R"(","range_end":")" + end + R"("}})"});
+              "http://" + NetnsCluster::address(kFirstMember) + ":2379/v3/watch", "-d",
+              R"({"create_request":{"start_revision":"1","key":")" + key + R"(","range_end":")" +
+                  end + R"("}})"});
     DecisionHistory history;
     EXPECT_EQ(history.check(history_events(kPrefix, lines)), "");
     for (const std::string& job : jobs) {

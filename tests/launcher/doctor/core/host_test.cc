@@ -226,8 +226,7 @@ TEST(DoctorClock, IsComparedWithThatOfEtcdsMembers) {
   facts.network.etcd = EtcdFacts{.members = {near, jumped, near}};
   EXPECT_EQ(level_of(facts, "clock"), Level::kProblem);
   const Finding found = finding_of(facts, "clock");
-  EXPECT_EQ(found.seen,
-            "the clock is synchronised; that of etcd at e2:2379 is 60.0 min behind");
+  EXPECT_EQ(found.seen, "the clock is synchronised; that of etcd at e2:2379 is 60.0 min behind");
   EXPECT_EQ(found.advice, "start chrony or systemd-timesyncd on both hosts");
 }
 
