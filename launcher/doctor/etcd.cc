@@ -91,7 +91,7 @@ std::size_t cluster_size(const EtcdAsked& asked) {
   std::size_t smallest = 0;
   for (const HostPort& one : asked.place.members) {
     const Result<EtcdObject> list = ask({one}, asked.tls, {"/v3/cluster/member/list", "{}"});
-    if (!list || !list->json.contains("members")) continue;
+    if (!list || !list->json.contains("members") || !list->json.at("members").is_array()) continue;
     const std::size_t size = list->json.at("members").size();
     smallest = smallest == 0 ? size : std::min(smallest, size);
   }
