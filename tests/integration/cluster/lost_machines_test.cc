@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <csignal>
@@ -164,6 +165,19 @@ class LostMachines : public SeveralHosts {
     };
     return times("\"health\":\"true\"") == 3 && times("ok\n") == 1 && times("standby") == 2;
   }
+  static bool is_service(int host) { return host >= kFirstService && host < kFirstMember; }
+  // Returns the host of the service that leads, by what the services say.
+  int leader() {
+    const std::string word = "leads in term ";
+    std::pair<long, int> newest{0, kFirstService};
+    for (int host = kFirstService; host < kFirstMember; ++host) {
+      const std::string said = program_of(host).err();
+      const std::size_t at = said.rfind(word);
+      if (at == said.npos) continue;
+      newest = std::max(newest, std::pair(std::stol(said.substr(at + word.size())), host));
+    }
+    return newest.second;
+  }
   // Returns whether all nodes run the newest generation, by the page of any service.
   bool job_runs() {
     std::string status;
@@ -253,11 +267,13 @@ class LostMachines : public SeveralHosts {
     return std::nullopt;
   }
   void do_round(Rng& rng) {
-    const int host = static_cast<int>(rng.below(kOperator));
+    int host = static_cast<int>(rng.below(kOperator));
+    if (is_service(host) && rng.chance(0.7)) host = leader();
     const Fault fault = static_cast<Fault>(rng.below(kFaults.size()));
-    // From 1 to 20 s, most of them short.
+    // From 1 to 20 s, most of them short. A lease of etcd is 2 s.
     const double part = static_cast<double>(rng.below(1000)) / 1000;
-    const Duration time = milliseconds(1000 + static_cast<int>(19000 * std::pow(part, 6)));
+    const Duration time =
+        milliseconds(1000 + static_cast<int>(19000 * std::pow(part, host < kNodes ? 6 : 4)));
     let_pass(up_to(milliseconds(1500), rng));
     const std::string what =
         concat(NetnsCluster::name(host), " ", enum_name(kFaults, fault), " for ", in_seconds(time));
