@@ -11,6 +11,7 @@
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/random_id.h"
+#include "base/terminal_text.h"
 #include "base/version.h"
 #include "rendezvous/auth/core/proof.h"
 #include "rendezvous/auth/tls_channel.h"
@@ -227,6 +228,20 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
   }
   if (status == 403 && body.find("without TLS") != std::string_view::npos) {
     answer.outcome = Outcome::kWantsTls;
+    return answer;
+  }
+  // Another service of several has the page (rendezvous/service/pages.cc).
+  constexpr std::string_view kStandby = "the leader has this page: ";
+  if (status == 307 && body.starts_with(kStandby)) {
+    answer.outcome = Outcome::kService;
+    answer.why = "it stands by: " +
+                 terminal_line(body.substr(kStandby.size(), body.find('\n') - kStandby.size())) +
+                 " leads";
+    return answer;
+  }
+  if (status == 503 && body.starts_with("no service is known to lead")) {
+    answer.outcome = Outcome::kNoLeader;
+    answer.why = "it stands by, and no service leads";
     return answer;
   }
   std::map<std::string, std::string> texts = top_texts(body);

@@ -236,6 +236,12 @@ class Call {
   std::string leader_;
 };
 
+// Returns the error of a standby whose leader may not be asked.
+Error with_advice(Error error) {
+  error.cause += " (give --rdzv-endpoint that address, or those of all services)";
+  return error;
+}
+
 }  // namespace
 
 Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& request) {
@@ -270,6 +276,7 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
       places.push_back(std::move(*found));
       troubles.clear();
     } else if (is_last || !asked.may_ask_another()) {
+      if (is_one && is_new) return with_advice(reply.error());
       if (is_one) return reply;
       return Error{.kind = reply.error().kind,
                    .doing = "ask the rendezvous services",

@@ -96,7 +96,8 @@ Error unexpected(const CLI::App& app) {
   const auto option =
       std::ranges::find_if(all, [](const std::string& one) { return one.starts_with('-'); });
   if (option == all.end()) {
-    return invalid_argument("unexpected argument '" + all.front() + "'");
+    return invalid_argument("unexpected argument '" + all.front() +
+                            "' (expected only options; --help lists them)");
   }
   const std::string name = option->substr(0, option->find('='));
   return invalid_argument("unknown option " + name +
@@ -112,7 +113,7 @@ Error misuse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
     const std::string name = text.substr(0, text.find(':'));
     const CLI::Option* option = app.get_option_no_throw(name);
-    return missing_value(name, option ? option->get_type_name() : "a value");
+    if (option) return missing_value(name, option->get_type_name());
   }
   // "Could not convert: --switch = value"
   const std::size_t equals = text.rfind(" = ");

@@ -34,8 +34,8 @@ struct DaemonService {
   // After a signal the service is not destroyed: the process exits while one of its threads
   // may still wait for a disk.
   std::function<void(std::function<void()> then)> drain;
-  // Reads the service's files again, at SIGHUP. Empty: SIGHUP ends the program, which is its
-  // default.
+  // Called at SIGHUP: reads the service's files again, or says that there are none. Empty: SIGHUP
+  // ends the program.
   std::function<void()> reload;
 };
 

@@ -347,7 +347,9 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     service.reload = [server, &given, &log] { reload(given, log, *server); };
   } else if (std::getenv("NOTIFY_SOCKET")) {
     // `systemctl reload` must not end the service. systemd would not start it again.
-    service.reload = [&log] { log.info("got SIGHUP, and has no file to read again"); };
+    service.reload = [&log] {
+      log.info("SIGHUP: this service has no keys or certificates to read again");
+    };
   }
   return service;
 }

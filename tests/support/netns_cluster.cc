@@ -121,6 +121,25 @@ void NetnsCluster::heal(int node) {
   run(inside(switch_.init, {"-n"}, {"ip", "link", "set", port_of(node), "master", "br0"}));
 }
 
+// A queue of no packets loses all that the device should send.
+void NetnsCluster::cut_from(int node) {
+  run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-n"},
+             {"tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0"}));
+}
+
+void NetnsCluster::cut_to(int node) {
+  run(inside(switch_.init, {"-n"},
+             {"tc", "qdisc", "replace", "dev", port_of(node), "root", "pfifo", "limit", "0"}));
+}
+
+void NetnsCluster::heal_one_way(int node) {
+  const auto heal = [](pid_t init, const std::string& device) {
+    run(inside(init, {"-n"}, {"sh", "-c", "tc qdisc del dev " + device + " root || true"}));
+  };
+  heal(nodes_[static_cast<std::size_t>(node)].init, "eth0");
+  heal(switch_.init, port_of(node));
+}
+
 void NetnsCluster::limit_rate(int node, const std::string& rate) {
   const auto limit = [&](pid_t init, const std::string& device) {
     run(inside(init, {"-n"},
@@ -131,14 +150,23 @@ void NetnsCluster::limit_rate(int node, const std::string& rate) {
   limit(nodes_[static_cast<std::size_t>(node)].init, "eth0");
 }
 
-void NetnsCluster::kill_processes(int node) {
-  // Kills all processes except the init, so that the node's network stays up and answers with
-  // resets. All are stopped first, so that none can see another die and report it.
+// Signals all processes except the init, so that the node's network stays up.
+void NetnsCluster::signal_processes(int node, const std::string& signals) {
   run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-p", "-m"},
              {"sh", "-c",
-              "for signal in STOP KILL; do for p in /proc/[0-9]*; do p=${p#/proc/}; "
-              "[ $p = 1 ] || [ $p = $$ ] || kill -$signal $p; done; done; true"}));
+              "for signal in " + signals +
+                  "; do for p in /proc/[0-9]*; do p=${p#/proc/}; "
+                  "[ $p = 1 ] || [ $p = $$ ] || kill -$signal $p; done; done; true"}));
 }
+
+void NetnsCluster::kill_processes(int node) {
+  // All are stopped first, so that none can see another die and report it.
+  signal_processes(node, "STOP KILL");
+}
+
+void NetnsCluster::freeze(int node) { signal_processes(node, "STOP"); }
+
+void NetnsCluster::thaw(int node) { signal_processes(node, "CONT"); }
 
 void NetnsCluster::crash(int node) {
   Namespace& crashed = nodes_[static_cast<std::size_t>(node)];

@@ -41,11 +41,20 @@ class NetnsCluster {
   // heal() undoes it.
   void cut(int node);
   void heal(int node);
+  // Cut one way only: what the node sends is lost, or what is sent to it. heal_one_way() undoes
+  // both.
+  void cut_from(int node);
+  void cut_to(int node);
+  void heal_one_way(int node);
   // Limits the node's link to this rate in each direction. rate: as of tc, such as "20mbit".
   void limit_rate(int node, const std::string& rate);
   // Kills every process of the node at once. The node's kernel continues and resets its
   // connections.
   void kill_processes(int node);
+  // Stops every process of the node (SIGSTOP); lets all go on (SIGCONT). The node's kernel still
+  // answers. The ChildProcess of a frozen program stops, too, and must be sent SIGCONT.
+  void freeze(int node);
+  void thaw(int node);
   // Simulates a power failure: the node falls silent, then its processes are gone. boot() makes
   // a new node.
   void crash(int node);
@@ -59,6 +68,7 @@ class NetnsCluster {
 
   Namespace make_namespace(const std::string& script, bool with_processes) const;
   void connect(int node);
+  void signal_processes(int node, const std::string& signals);
 
   Namespace switch_;
   std::vector<Namespace> nodes_;

@@ -78,8 +78,9 @@ struct ServiceAnswer {
     kTlsFailed,  // see why
     kWantsKey,   // it requires a key, and none was given
     kRefusesKey,
-    kOther,   // another program
-    kSilent,  // connected, but no answer within `took`
+    kNoLeader,  // a standby, and no service leads
+    kOther,     // another program
+    kSilent,    // connected, but no answer within `took`
   };
   Outcome outcome = Outcome::kOther;
   Duration took{};
@@ -87,7 +88,7 @@ struct ServiceAnswer {
   std::string host;
   std::optional<Duration> clock_ahead;  // relative to this host's clock; negative: behind
   bool has_proved = false;              // it has proved that it has the same key
-  std::string why;
+  std::string why;                      // kService: that it stands by, if it does
 };
 
 // Whether this host could listen at the endpoint.
@@ -119,6 +120,7 @@ struct EtcdMember {
   std::int64_t quota = 0;                    // of that; 0: not known
 };
 struct EtcdFacts {
+  std::size_t cluster_size = 0;     // number of members that etcd itself has; 0: not known
   std::vector<EtcdMember> members;  // that the command line names
   std::vector<std::string> alarms;
   std::optional<Duration> write_took;  // a durable write; nullopt: see write_trouble

@@ -285,6 +285,10 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
       return says(
           "the service at " + where + " and this node do not have the same key: " + answer.why,
           kRefuses, "compare --rdzv-key-file, DDPRUN_RDZV_KEY and --rdzv-id with the service's");
+    case kNoLeader:
+      return says("the service at " + where + " stands by, and no service leads",
+                  "nodes wait for one that leads, then give up",
+                  "`/readyz` of each service says what it waits for; look at etcd, too");
     case kOther:
       return says("the program that listens at " + where +
                       " is not a rendezvous service of ddprun: " + answer.why,
@@ -300,6 +304,7 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
   finding.seen = "a rendezvous service answers at " + where + " in " + to_text(answer.took);
   if (!answer.version.empty()) finding.seen += ": ddprun " + answer.version + " on " + answer.host;
   if (answer.has_proved) finding.seen += "; it has the same key";
+  if (!answer.why.empty()) finding.seen += "; " + answer.why;
   finding.details.emplace_back("version", answer.version);
   finding.details.emplace_back("host", answer.host);
   if (!answer.version.empty() && answer.version != facts.version) {
@@ -376,6 +381,8 @@ std::optional<Finding> judge_etcd(const DoctorFacts& facts) {
   finding.seen = "etcd" + (version.empty() ? "" : " " + version) + ": " +
                  std::to_string(etcd.members.size() - troubles.size()) + " of " +
                  std::to_string(etcd.members.size()) + " given members answer";
+  const std::size_t given = etcd.members.size() - troubles.size();
+  const bool is_split = etcd.cluster_size > 0 && etcd.cluster_size < given;
   if (!troubles.empty()) finding.seen += "; " + joined(troubles, "; ");
   if (etcd.write_took) finding.seen += "; a durable write takes " + to_text(*etcd.write_took);
   constexpr auto kNobodyLeads = "no node can run the service: all wait, then give up";
@@ -390,6 +397,11 @@ std::optional<Finding> judge_etcd(const DoctorFacts& facts) {
         kProblem, kNobodyLeads,
         "`etcdctl endpoint health --cluster` shows what is wrong; ddprun needs etcd 3.4 or "
         "later, of which more than half of the members run");
+  } else if (is_split) {
+    finding.seen += concat("; but etcd has only ", etcd.cluster_size, " in its cluster");
+    finding.rate(kProblem, "they are several clusters, so the loss of one member ends the job",
+                 "give the members of one cluster: `etcdctl member list`. A member that has run "
+                 "alone keeps its own cluster until its data directory is removed");
   } else if (*etcd.write_took >= kVerySlowWrite) {
     finding.rate(kProblem, "the leader changes again and again", "give etcd a faster disk");
   } else if (*etcd.write_took >= kSlowWrite) {

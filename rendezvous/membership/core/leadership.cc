@@ -141,12 +141,16 @@ LeadershipActions Leadership::state_read(std::uint64_t number, TimePoint now) {
   now_ = now;
   if (number != request_.number || state_ != kReading) return take();
   backoff_.reset();
+  // Another service may have led since: then this term is over.
+  if (now_ >= serves_until_) {
+    pause();
+    return take();
+  }
   state_ = kLeading;
   request_ = {};
   leader_ = {};
+  is_suspended_ = false;
   out_.push_back(Lead{term_});
-  is_suspended_ = now_ >= serves_until_;
-  if (is_suspended_) out_.push_back(Suspend{});
   return take();
 }
 

@@ -305,6 +305,11 @@ TEST_F(SeveralServices, CommandsWorkThroughAStandby) {
        "job"});
   EXPECT_EQ(status->wait(), 0) << status->err();
   EXPECT_THAT(status->out(), HasSubstr("job"));
+  const auto lost = start({"status", "--rdzv-endpoint=" + ports_[standby].endpoint(), "job"});
+  EXPECT_EQ(lost->wait(), 66);
+  EXPECT_THAT(lost->err(), HasSubstr(ports_[*first].endpoint() +
+                                     " leads (give --rdzv-endpoint that address, or those of all "
+                                     "services)"));
 }
 
 class EtcdWithTls : public RendezvousTest {};

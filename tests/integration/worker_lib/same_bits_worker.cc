@@ -3,12 +3,12 @@
 // schedule, and a running mean of the loss that the program keeps itself. If a restart forgets
 // or repeats anything, the digest differs.
 //
-//   same_bits_worker OPTIMIZER EPOCHS DIGEST_FILE PHASES [CHECKPOINTS]
+//   same_bits_worker OPTIMIZER EPOCHS DIGEST_FILE PHASES [CHECKPOINTS [PAUSE_MS]]
 //
 // OPTIMIZER: sgd or adam. With adam the batches come from a loader with a thread. DIGEST_FILE:
 // rank 0 writes the digest to it at the end. PHASES: the file in which the worker writes its
 // phase (training_phases.h). CHECKPOINTS: the directory of checkpoints; without it nothing is
-// saved.
+// saved. PAUSE_MS: the time to pause after each step, so that a training lasts for some time.
 #include <cmath>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
@@ -17,6 +17,7 @@
 #include "base/worker_env.h"
 #include "examples/digits.h"
 #include "tests/integration/worker_lib/training_phases.h"
+#include "tests/support/eventually.h"
 
 namespace {
 
@@ -48,9 +49,11 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(bool is_adam,
 
 class Training {
  public:
-  Training(ddprun::Context& ctx, bool is_adam, std::int64_t epochs, PhaseSlot& place)
+  Training(ddprun::Context& ctx, bool is_adam, std::int64_t epochs, ddprun::Duration pause,
+           PhaseSlot& place)
       : ctx_(ctx),
         place_(place),
+        pause_(pause),
         is_adam_(is_adam),
         epochs_(epochs),
         digits_(examples::shipped_digits(), "train"),
@@ -85,6 +88,7 @@ class Training {
       sampler_.set_epoch(state_.epoch);
       for (auto& batch : *loader) {
         take_step(batch);
+        ddprun::testing_support::let_pass(pause_);
         if (checkpoints_ && save_or_leave()) return false;
         place_.phase = Phase::kForward;  // the loader makes the next batch
       }
@@ -136,6 +140,7 @@ class Training {
 
   ddprun::Context& ctx_;
   PhaseSlot& place_;
+  const ddprun::Duration pause_;
   const bool is_adam_;
   const std::int64_t epochs_;
   examples::Digits digits_;
@@ -159,7 +164,8 @@ void work(int argc, char** argv) {
   place.phase = Phase::kJoining;
   torch::manual_seed(1);
   ddprun::Context ctx = ddprun::init();
-  Training training(ctx, argv[1] == std::string("adam"), std::stol(argv[2]), place);
+  const std::chrono::milliseconds pause(argc > 6 ? std::stol(argv[6]) : 0);
+  Training training(ctx, argv[1] == std::string("adam"), std::stol(argv[2]), pause, place);
   place.phase = Phase::kRestoring;
   if (argc > 5) training.restore(argv[5]);
   if (!training.run()) return;
@@ -172,7 +178,7 @@ void work(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 5 || argc > 6) return 2;
+  if (argc < 5 || argc > 7) return 2;
   try {
     work(argc, argv);
   } catch (const std::exception& error) {

@@ -60,6 +60,18 @@ TEST(ReadStatusAnswer, FindsItsWordsInAPageThatIsCutOff) {
   EXPECT_EQ(answer.clock_ahead, seconds(2));
 }
 
+TEST(ReadStatusAnswer, KnowsAStandby) {
+  const ServiceAnswer standby = read_status_answer(
+      answer_of("307 Temporary Redirect", "the leader has this page: r2:29400\n"), {});
+  EXPECT_EQ(standby.outcome, Outcome::kService);
+  EXPECT_EQ(standby.why, "it stands by: r2:29400 leads");
+  EXPECT_EQ(
+      read_status_answer(answer_of("503 Unavailable", "no service is known to lead\n"), {}).outcome,
+      Outcome::kNoLeader);
+  EXPECT_EQ(read_status_answer(answer_of("307 Temporary Redirect", "moved"), {}).outcome,
+            Outcome::kOther);
+}
+
 TEST(ReadStatusAnswer, TellsOthersFromOurs) {
   EXPECT_EQ(read_status_answer("SSH-2.0-OpenSSH\r\n", {}).outcome, Outcome::kOther);
   EXPECT_EQ(read_status_answer("", {}).outcome, Outcome::kOther);

@@ -106,7 +106,8 @@ TEST(SdNotify, AServiceWithNothingToReadAgainSurvivesAReload) {
   ChildProcess daemon({program("ddp-rendezvous"), "--listen", "127.0.0.1:0"});
   EXPECT_THAT(manager.hear(), HasSubstr("READY=1"));
   daemon.signal(SIGHUP);
-  EXPECT_TRUE(daemon.wait_for_err("has no file to read again")) << daemon.err();
+  EXPECT_TRUE(daemon.wait_for_err("SIGHUP: this service has no keys or certificates to read again"))
+      << daemon.err();
   daemon.signal(SIGTERM);
   EXPECT_EQ(manager.hear(), "STOPPING=1");
   EXPECT_EQ(daemon.wait(), 0) << daemon.err();

@@ -225,7 +225,9 @@ TEST(DoctorClock, IsComparedWithThatOfEtcdsMembers) {
   EtcdMember jumped{.address = {"e2", 2379}, .clock_ahead = -minutes(60)};
   facts.network.etcd = EtcdFacts{.members = {near, jumped, near}};
   EXPECT_EQ(level_of(facts, "clock"), Level::kProblem);
-  EXPECT_THAT(finding_of(facts, "clock").seen, HasSubstr("that of etcd at e2:2379 is"));
+  const Finding found = finding_of(facts, "clock");
+  EXPECT_EQ(found.seen, "the clock is synchronised; that of etcd at e2:2379 is 60.0 min behind");
+  EXPECT_EQ(found.advice, "start chrony or systemd-timesyncd on both hosts");
 }
 
 TEST(DoctorClock, ThatNobodySynchronisesIsNotedWhereItCannotBeCompared) {

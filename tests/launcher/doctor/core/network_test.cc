@@ -159,6 +159,7 @@ TEST(DoctorService, IsAProblemWhereItWouldNotTakeThisNode) {
        {std::pair(Outcome::kWantsTls, "requires TLS"), std::pair(Outcome::kTlsFailed, "TLS with"),
         std::pair(Outcome::kWantsKey, "requires a key"),
         std::pair(Outcome::kRefusesKey, "same key"),
+        std::pair(Outcome::kNoLeader, "no service leads"),
         std::pair(Outcome::kOther, "not a rendezvous service"),
         std::pair(Outcome::kSilent, "sends nothing")}) {
     facts.network.endpoint->service->outcome = outcome;
@@ -173,6 +174,14 @@ TEST(DoctorService, OfAnotherVersionIsAWarning) {
   EXPECT_EQ(level_of(facts, "service"), Level::kWarning);
   facts.network.endpoint->service->version = "";  // the service does not say its version
   EXPECT_EQ(level_of(facts, "service"), Level::kOk);
+}
+
+TEST(DoctorService, MayStandBy) {
+  DoctorFacts facts = facts_with_endpoint();
+  facts.network.endpoint->service->version = "";
+  facts.network.endpoint->service->why = "it stands by: r2:29400 leads";
+  EXPECT_EQ(level_of(facts, "service"), Level::kOk);
+  EXPECT_THAT(finding_of(facts, "service").seen, HasSubstr("; it stands by: r2:29400 leads"));
 }
 
 TEST(DoctorServices, ShouldAllAnswer) {
@@ -200,6 +209,11 @@ TEST(DoctorEtcd, HasToWriteSoon) {
   EXPECT_EQ(level_of(facts, "etcd"), Level::kOk);
   EXPECT_THAT(finding_of(facts, "etcd").seen,
               HasSubstr("etcd 3.4.23: 2 of 2 given members answer; a durable write takes 1 ms"));
+  etcd.cluster_size = 1;
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kProblem);
+  EXPECT_THAT(finding_of(facts, "etcd").seen, HasSubstr("but etcd has only 1 in its cluster"));
+  etcd.cluster_size = 3;
+  EXPECT_EQ(level_of(facts, "etcd"), Level::kOk) << "not all members were given";
   etcd.members[1].trouble = "Connection refused";
   EXPECT_EQ(level_of(facts, "etcd"), Level::kWarning);
   etcd.members[1].trouble = "";

@@ -57,6 +57,17 @@ TEST_F(LeadershipTest, LeadsOnlyAfterTheStateWasRead) {
   EXPECT_EQ(leadership_.term(), 5);
 }
 
+// A process that was stopped while it read takes the answer late. Another service may have led
+// since.
+TEST_F(LeadershipTest, DoesNotLeadIfItsLeaseHasRunOutWhileItRead) {
+  const auto won = leadership_.campaigned(campaign(), {5, kOwn, "me", 5}, at(1));
+  const auto late = leadership_.state_read(find<ReadState>(won)->number, at(1900));
+  EXPECT_FALSE(find<Lead>(late));
+  ASSERT_TRUE(find<RevokeLease>(late));
+  EXPECT_EQ(find<RevokeLease>(late)->lease, kOwn);
+  EXPECT_TRUE(find<GrantLease>(leadership_.tick(*leadership_.deadline())));
+}
+
 TEST_F(LeadershipTest, CountsTheLeaseFromTheSendingOfTheAnsweredRequest) {
   lead();
   const int end =
