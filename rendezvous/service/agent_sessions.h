@@ -3,8 +3,8 @@
 // protocol.
 //
 // Owner: RendezvousServer, on the io_context's thread, which makes all calls and gets all
-// callbacks. A pending read keeps this object alive, but no callback follows close(). The others of
-// its functions may call back from within.
+// callbacks. A pending read keeps this object alive, but no callback follows close(). All other
+// functions may call back from within.
 #pragma once
 
 #include <functional>
