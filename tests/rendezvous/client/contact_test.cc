@@ -19,7 +19,9 @@ using testing_support::PlayedService;
 
 // Holds a contact as RemoteLink does, and notes what it reports.
 struct Owner : ContactOwner, std::enable_shared_from_this<Owner> {
-  bool is_taken(const tcp::endpoint& endpoint) const override { return endpoint == taken; }
+  bool is_taken(const tcp::endpoint& endpoint) const override {
+    return endpoint == taken || (contact && contact->is_open() && contact->endpoint() == endpoint);
+  }
   void connected(Contact& contact) override { connected_to = contact.endpoint(); }
   Hello hello(const std::string&) override { return testing_support::hello_of("job", "a"); }
   bool demands_proof() const override { return false; }
