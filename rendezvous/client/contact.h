@@ -6,6 +6,7 @@
 // Owner: RemoteLink, on the thread of the io_context. All calls of the owner are made there, from
 // within a function of the contact or later. A pending operation keeps the contact alive, and its
 // owner as long as the contact is open. No call of the owner follows close() or leave().
+// The owner closes the contact at the end.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

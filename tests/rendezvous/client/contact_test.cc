@@ -43,7 +43,7 @@ struct Owner : ContactOwner, std::enable_shared_from_this<Owner> {
     contact->connect_next();
   }
 
-  const Secret no_key;
+  const Secret no_key{};
   tcp::endpoint taken;
   bool closes = false;
   std::shared_ptr<Contact> contact;
@@ -59,6 +59,9 @@ tcp::endpoint endpoint_of(const PlayedService& service) {
 
 class ContactTest : public testing::Test {
  protected:
+  ~ContactTest() override {
+    if (owner_->contact) owner_->contact->close();
+  }
   template <class Condition>
   bool run_until(Condition&& condition) {
     return eventually_on(io_, condition);
