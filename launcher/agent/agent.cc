@@ -22,17 +22,15 @@
 #include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/status_reporter.h"
 #include "launcher/agent/terminal.h"
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
-#include "launcher/hang/core/step_collector.h"
 #include "launcher/hang/monitor.h"
 #include "launcher/node_check/node_check.h"
 #include "launcher/output/console_writer.h"
 #include "launcher/output/core/interrupt_tracebacks.h"
-#include "launcher/output/core/status_line.h"
-#include "launcher/output/core/step_rate.h"
 #include "launcher/output/json_lines.h"
 #include "launcher/output/log_writer.h"
 #include "launcher/process/file_work.h"
@@ -70,11 +68,37 @@ std::string describe(const End& end) {
          (end.verdict.success ? std::string("all is done") : end.verdict.headline);
 }
 
-class Agent {
-  // Between the reports of node 0.
-  static constexpr Duration kFirstReport = std::chrono::seconds(1);
-  static constexpr Duration kLaterReports = std::chrono::seconds(30);
+// Returns the listener for control commands. If there can be none, logs why; the job runs all the
+// same.
+UniqueFd control_listener(const AgentConfig& config, Logger& log) {
+  if (config.control_socket.empty()) return {};
+  Result<UniqueFd> listener = listen_for_control(config.control_socket);
+  if (listener) return std::move(*listener);
+  const std::string text = "the commands of ddprun (status, logs, ...) cannot reach this job: " +
+                           listener.error().message();
+  // A directory that another user put there is not an accident of the system, so the user is
+  // warned.
+  if (listener.error().kind == ErrorKind::kInvalidArgument) {
+    log.warning(text);
+  } else {
+    log.debug(text);
+  }
+  return {};
+}
 
+// Describes workers that --hang-timeout cannot watch. first_rank: of this node.
+std::string describe_silent(const std::vector<std::size_t>& workers, Rank first_rank,
+                            Duration hang_timeout) {
+  std::vector<int> ranks;
+  for (const std::size_t worker : workers)
+    ranks.push_back(first_rank.value + static_cast<int>(worker));
+  return concat("--hang-timeout: ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks),
+                ranks.size() == 1 ? " has" : " have", " reported no step for ", hang_timeout,
+                " and made no call that is recorded, and cannot be watched: call report_progress() "
+                "in each step (in Python see docs/how-to/hangs.md)");
+}
+
+class Agent {
  public:
   Agent(const AgentConfig& config, Guards guards)
       : config_(config),
@@ -101,7 +125,6 @@ class Agent {
                      .max_restarts = config.options.max_restarts,
                      .checks_node = config.options.node_check.has_value()}),
         timer_(io_),
-        report_timer_(io_),
         signals_(io_, std::move(guards.guardian_alive), std::move(guards.keeper_alive),
                  {.taken = [this](const TakenSignal& signal) { take_signal(signal); },
                   .resized = [this] { terminal_.follow_size(); },
@@ -136,9 +159,10 @@ class Agent {
                        .silent = [this](const auto& workers) { warn_of_silent(workers); },
                        .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
         terminal_(io_, console_, std::move(guards.input),
-                  {.status = [this] { return status_facts(); },
+                  {.status = [this] { return reporter_.status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
                    .typed = [this](std::string_view bytes) { workers_.type(bytes); }}),
+        reporter_({io_, log_, config, supervisor_, workers_, store_, rendezvous_}, guardian_),
         report_(log_, files_, config.options) {
     if (config.options.quiet) log_.set_level(LogLevel::kWarning);
     if (config.options.verbose) log_.set_level(LogLevel::kDebug);
@@ -154,6 +178,7 @@ class Agent {
       output_drain_.hurry();
     }
     over_ = true;
+    reporter_.close();
     // The service names another node only if it runs in no node's process.
     const bool has_service = rendezvous_.has_only_service();
     last_save_.close();
@@ -165,7 +190,8 @@ class Agent {
     workers_.finish_flight_file();
     output_drain_.flush();  // in a batch script, the requeue ends this process
     const bool is_saved = exit_code_ == to_int(ExitCode::kSaved);
-    const bool goes_on = is_saved && last_save_.requeue(highest_step_, has_started_workers_);
+    const bool goes_on =
+        is_saved && last_save_.requeue(reporter_.highest_step(), reporter_.has_started_workers());
     output_drain_.flush();
     if (console_.has_losses()) report_losses();
     if (!goes_on && (has_service || must_run_end_commands_))
@@ -223,72 +249,23 @@ class Agent {
             },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
         .output_directive = [this](const OutputDirective& what) { control_->direct(what); },
-        .steps_directive = [this](const StepsDirective& what) { report_steps(what); },
+        .steps_directive = [this](const StepsDirective& what) { reporter_.report_steps(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
-        .ranks = [this] { return ranks(); },
+        .ranks = [this] { return reporter_.ranks(); },
     };
   }
 
   Hello hello(const std::string& local_address) {
     control_->service_lost();
     Hello hello = rendezvous_.introduce(local_address);
-    hello.status = status();
+    hello.status = reporter_.status();
     hello.assignment = supervisor_.assignment();
     if (hello.assignment) {  // the service knows the rest
       hello.assignment->peers.clear();
       hello.assignment->failure.reset();
     }
     return hello;
-  }
-
-  AgentStatus status() {
-    AgentStatus status = supervisor_.status(BootClock::now());
-    status.store_port = store_.port();
-    status.step = workers_.highest_step();
-    status.times = workers_.times();
-    status.times.stopped = suspended_for_;
-    if (suspended_since_) status.times.stopped += BootClock::now() - *suspended_since_;
-    if (status.step) highest_step_ = std::max(highest_step_.value_or(0), *status.step);
-    return status;
-  }
-
-  // Returns what people are told about the ranks. The service shows only the first kMaxRankRows of
-  // the job.
-  RankReport ranks() {
-    const std::optional<Assignment>& part = supervisor_.assignment();
-    if (over_ || !part || part->first_rank.value >= static_cast<int>(kMaxRankRows)) return {};
-    RankReport report{.generation = part->generation, .rows = rank_rows()};
-    if (report.rows.size() > kMaxRankRows) report.rows.resize(kMaxRankRows);
-    return report;
-  }
-
-  // Reports the newest steps, and takes what the service has found in those of all nodes.
-  void report_steps(const StepsDirective& what) {
-    for (const std::string& line : what.lines) log_.warning(line);
-    const std::optional<Assignment>& part = supervisor_.assignment();
-    const bool is_running = supervisor_.state() == Supervisor::State::kRunning;
-    if (over_ || !is_running || !part || part->generation != what.generation) return;
-    slow_ranks_ = what.slow;
-    StepReport report{
-        .generation = what.generation,
-        .steps = step_collector_.take(workers_.marks(), static_cast<std::size_t>(what.steps))};
-    if (what.asks_shares) report.shares = workers_.step_shares();
-    rendezvous_.link().send_now(report);
-  }
-
-  // Node 0 reports its progress now and then, so that the service's pages and books are up to date.
-  // A job of this node alone never wakes its agent for that; see open_control().
-  void report_later() {
-    if (config_.rendezvous.is_local()) return;
-    report_timer_.expires_after(report_period_);
-    report_timer_.async_wait([this](error_code error) {
-      if (error || over_) return;
-      if (supervisor_.state() != Supervisor::State::kRunning || !is_first_node()) return;
-      rendezvous_.link().send(status());
-      report_period_ = std::min(report_period_ * 2, kLaterReports);
-      report_later();
-    });
   }
 
   // --- the supervisor's events and actions -------------------------------------------------------
@@ -327,16 +304,9 @@ class Agent {
     if (!config_.options.node_check) store_.serve(start.assignment);
     let_go_of_workers();
     files_.set_lease(start.assignment.lease);
-    generation_since_ = BootClock::now();
+    reporter_.generation_began();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
-    has_started_workers_ = true;
-    steps_ = {};
-    suspended_for_ = {};
-    report_period_ = kFirstReport;
-    report_later();
     hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
-    step_collector_.begin();
-    slow_ranks_.clear();
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
@@ -346,13 +316,12 @@ class Agent {
     workers_.signal_tree(signal.signal);
   }
   void act(const SuspendTree&) {
-    suspended_since_ = BootClock::now();
+    reporter_.suspended();
     hang_monitor_.pause();
     suspend_descendants();
   }
   void act(const ResumeTree&) {
-    if (suspended_since_) suspended_for_ += BootClock::now() - *suspended_since_;
-    suspended_since_.reset();
+    reporter_.resumed();
     resume_descendants();
     hang_monitor_.resume();
   }
@@ -368,7 +337,7 @@ class Agent {
     store_.close();
     if (const Result<void> ready = store_.prepare(); !ready) log_.error(ready.error().message());
   }
-  void act(const SendStatus&) { rendezvous_.link().send(status()); }
+  void act(const SendStatus&) { rendezvous_.link().send(reporter_.status()); }
   void act(const SendLeave& leave) {
     last_word_ = leave.leave;
     // Only processes that survived SIGKILL are still there.
@@ -403,7 +372,7 @@ class Agent {
 
   void stop_looking() {
     hang_monitor_.end();
-    slow_ranks_.clear();
+    reporter_.generation_ends();
   }
 
   // Drops the workers. Their processes have ended or cannot be ended.
@@ -447,30 +416,12 @@ class Agent {
 
   // --- requests of users -------------------------------------------------------------------------
 
-  // Returns the listener for control commands. If there can be none, logs why; the job runs all
-  // the same.
-  UniqueFd control_listener() {
-    if (config_.control_socket.empty()) return {};
-    Result<UniqueFd> listener = listen_for_control(config_.control_socket);
-    if (listener) return std::move(*listener);
-    const std::string text = "the commands of ddprun (status, logs, ...) cannot reach this job: " +
-                             listener.error().message();
-    // A directory that another user put there is not an accident of the system, so the user is
-    // warned.
-    if (listener.error().kind == ErrorKind::kInvalidArgument) {
-      log_.warning(text);
-    } else {
-      log_.debug(text);
-    }
-    return {};
-  }
-
   void open_control() {
     control_ = std::make_unique<ControlServer>(
-        io_, control_listener(),
+        io_, control_listener(config_, log_),
         ControlledNode{
-            .view = [this] { return view(); },
-            .ranks = [this] { return rank_rows(); },
+            .view = [this] { return reporter_.view(); },
+            .ranks = [this] { return reporter_.rank_rows(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .snapshots = [this] { return workers_.snapshots(); },
             .inspect_stacks =
@@ -480,43 +431,12 @@ class Agent {
             .ask_service =
                 [this](const UserRequest& asked) {
                   const bool is_about_now = asked.what == UserRequest::What::kStatus;
-                  if (is_about_now && !over_) rendezvous_.link().send(status());
+                  if (is_about_now && !over_) rendezvous_.link().send(reporter_.status());
                   return !over_ && rendezvous_.link().send_now(asked);
                 },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
             .send_page = [this](const OutputPage& page) { rendezvous_.link().send_now(page); }},
         config_.slots);
-  }
-
-  NodeView view() {
-    const AgentStatus status = supervisor_.status(BootClock::now());
-    NodeView view{.job = config_.options.rdzv_id,
-                  .host = host_name(),
-                  .pid = guardian_,
-                  .program = config_.options.program,
-                  .started = started_,
-                  .phase = status.phase,
-                  .generation = status.generation,
-                  .generation_since = generation_since_,
-                  .max_restarts = config_.options.max_restarts,
-                  .grace = config_.options.grace.value_or(config_.default_grace),
-                  .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
-    if (!config_.rendezvous.is_local()) {
-      view.meets = to_text(rendezvous_.endpoint());
-    }
-    const std::optional<Assignment>& assignment = supervisor_.assignment();
-    if (assignment && assignment->generation == status.generation) view.assignment = assignment;
-    view.workers = workers_.views();
-    return view;
-  }
-
-  std::vector<RankRow> rank_rows() {
-    std::vector<RankRow> ranks = workers_.ranks();
-    for (RankRow& one : ranks) {
-      const auto slow = std::ranges::find(slow_ranks_, one.local_rank, &SlowRank::local_rank);
-      if (slow != slow_ranks_.end()) one.slow = slow->cost;
-    }
-    return ranks;
   }
 
   void stop_here(bool at_once) {
@@ -525,18 +445,10 @@ class Agent {
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
   }
 
-  // Warns of workers that --hang-timeout cannot watch.
   void warn_of_silent(const std::vector<std::size_t>& workers) {
-    const int first_rank =
-        supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
-    std::vector<int> ranks;
-    for (const std::size_t worker : workers) ranks.push_back(first_rank + static_cast<int>(worker));
+    const std::optional<Assignment>& part = supervisor_.assignment();
     log_.warning(
-        concat("--hang-timeout: ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks),
-               ranks.size() == 1 ? " has" : " have", " reported no step for ",
-               config_.options.hang_timeout,
-               " and made no call that is recorded, and cannot be watched: call report_progress() "
-               "in each step (in Python see docs/how-to/hangs.md)"));
+        describe_silent(workers, part ? part->first_rank : Rank(0), config_.options.hang_timeout));
   }
 
   // --- signals and guards ------------------------------------------------------------------------
@@ -575,27 +487,7 @@ class Agent {
     return [this](LogLevel level, std::string_view text) { return json_.own_line(level, text); };
   }
 
-  StatusFacts status_facts() {
-    steps_.see(workers_.highest_step(), BootClock::now());
-    StatusFacts facts{.job = config_.options.rdzv_id,
-                      .meets_others = config_.options.nodes.max > 1,
-                      .alive = workers_.count_open(),
-                      .slots = config_.slots,
-                      .restarts_left = config_.options.max_restarts,
-                      .elapsed = BootClock::now() - started_,
-                      .step = steps_.step(),
-                      .steps_per_second = steps_.rate()};
-    if (const std::optional<Assignment>& assignment = supervisor_.assignment()) {
-      facts.generation = assignment->generation;
-      facts.world_size = assignment->world_size;
-      facts.restarts_left = assignment->restarts_left.value_or(
-          std::max(0, config_.options.max_restarts - assignment->restart_count));
-    }
-    return facts;
-  }
-
   const AgentConfig& config_;
-  const TimePoint started_ = BootClock::now();
   // The limit that workers get back, because their programs may use select().
   const std::optional<rlimit> descriptor_limit_ = open_many_descriptors(config_.slots);
   asio::io_context io_{1};
@@ -608,13 +500,9 @@ class Agent {
   FileWork files_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
-  asio::steady_timer report_timer_;
-  Duration report_period_{};
   AgentSignals signals_;
-  bool over_ = false;                         // only the remaining output is left
-  bool must_run_end_commands_ = false;        // by the service
-  std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
-  bool has_started_workers_ = false;          // on this node, in any generation
+  bool over_ = false;                   // only the remaining output is left
+  bool must_run_end_commands_ = false;  // by the service
 
   LastSave last_save_;
   OutputDrain output_drain_;
@@ -624,14 +512,9 @@ class Agent {
   NodeCheck node_check_;
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
-  StepCollector step_collector_;
-  std::vector<SlowRank> slow_ranks_;  // of this node, as the service has found
-  StepRate steps_;
-  std::optional<TimePoint> suspended_since_;  // SIGTSTP stops the workers
-  Duration suspended_for_{};                  // before that, in this generation
   AgentTerminal terminal_;
-  std::optional<TimePoint> generation_since_;
   std::optional<Leave> last_word_;
+  StatusReporter reporter_;
   JobReport report_;
   int exit_code_ = to_int(ExitCode::kInternal);
 };

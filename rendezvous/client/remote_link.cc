@@ -1,6 +1,3 @@
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -10,14 +7,10 @@
 #include "base/assert.h"
 #include "base/random_id.h"
 #include "rendezvous/auth/async_munge.h"
+#include "rendezvous/client/contact.h"
 #include "rendezvous/client/deliver.h"
 #include "rendezvous/client/targets.h"
-#include "rendezvous/net/blocking_socket.h"
-#include "rendezvous/net/icmp_error.h"
 #include "rendezvous/net/name_service.h"
-#include "rendezvous/net/tcp_acceptor.h"
-#include "rendezvous/protocol/control_codec.h"
-#include "rendezvous/transport/send_queue.h"
 
 namespace ddprun {
 
@@ -27,24 +20,6 @@ using boost::system::error_code;
 using Addresses = std::vector<SocketAddress>;
 
 namespace {
-
-// Sets TCP_USER_TIMEOUT of the socket to a quarter of the patience.
-//
-// While a cable is cut, TCP retransmits after ever longer pauses. The cable may work again
-// long before TCP notices. Therefore the connection ends when the other host has not
-// acknowledged sent data for a quarter of the patience. AgentLink then makes a new connection,
-// with many tries.
-//
-// A service that is only slow runs on a host whose kernel acknowledges, once the connection is
-// accepted. Before the Welcome that may not be so. When thousands of agents connect at once,
-// the accept queue is full, and the host acknowledges nothing.
-void end_when_cut_off(int socket, Duration patience) {
-  using std::chrono::milliseconds;
-  const auto quarter = std::chrono::duration_cast<milliseconds>(patience / 4);
-  const unsigned count = static_cast<unsigned>(std::clamp<milliseconds::rep>(
-      quarter.count(), 100, std::chrono::milliseconds(std::chrono::minutes(1)).count()));
-  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &count, sizeof count);
-}
 
 // Within this time an idle service answers a heartbeat on the same host or over a good
 // network.
@@ -65,7 +40,9 @@ std::vector<Target> given_targets(const RemoteLinkOptions& options) {
 // A try of AgentLink asks all services at once, each by a Contact of its own. The first one that
 // welcomes the agent is chosen, and the other contacts end. As long as one of them is silent, the
 // services that have answered otherwise are asked again: one of them may lead soon.
-class RemoteLink final : public ServiceLink, public std::enable_shared_from_this<RemoteLink> {
+class RemoteLink final : public ServiceLink,
+                         public ContactOwner,
+                         public std::enable_shared_from_this<RemoteLink> {
  public:
   RemoteLink(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
       : io_(io),
@@ -107,14 +84,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     timer_.cancel();
     again_.cancel();
     names_.end();
-    if (!chosen_ || !chosen_->transport()->is_open() || chosen_->queue->has_sent_all()) {
-      close_all();
-      return then();
-    }
-    // A message leaves a host that works within this second. A dead host is not waited for.
-    farewell_ = std::make_shared<asio::steady_timer>(io_, std::chrono::seconds(1));
-    when_sent_ = std::move(then);
-    farewell_->async_wait([self = shared_from_this()](error_code) { self->farewell_said(); });
+    if (chosen_) return chosen_->leave(std::move(then));
+    close_all();
+    then();
   }
 
   void abandon() {
@@ -122,27 +94,11 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     timer_.cancel();
     again_.cancel();
     names_.end();
-    if (farewell_) farewell_->cancel();
-    when_sent_ = nullptr;
     close_all();
   }
 
  private:
   using How = Ending::How;
-
-  // Contact: one connection to a target at a time. It is open while it has a queue.
-  struct Contact {
-    std::size_t target = 0;
-    std::vector<tcp::endpoint> rest = {};   // to be tried if this one fails, the next one last
-    How failure = How::kConnectionRefused;  // if all endpoints fail
-    tcp::endpoint endpoint = {};            // of the connection
-    std::shared_ptr<SendQueue> queue = nullptr;
-    FrameReader frames = {};
-    std::optional<AgentHandshake> handshake = {};  // with a key or munge
-
-    const TransportPtr& transport() const { return queue->wire; }
-  };
-  using ContactPtr = std::shared_ptr<Contact>;
 
   void perform(LinkActions actions) {
     for (const LinkAction& action : actions) {
@@ -213,7 +169,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void forget_all_but(const HostPort& leader) {
     if (targets_.size() == 1 || targets_[1].address == leader) return;
     for (const ContactPtr& one : std::vector(contacts_)) {
-      if (one->target > 0) close(one);
+      if (one->target() > 0) close(*one);
     }
     targets_.keep_first();
     welcomed_at_ = 0;
@@ -223,9 +179,8 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   bool is_trying() const { return !contacts_.empty() && !chosen_; }
   bool is_tried(std::size_t target) const {
-    return std::ranges::any_of(contacts_, [&](const auto& one) { return one->target == target; });
+    return std::ranges::any_of(contacts_, [&](const auto& one) { return one->target() == target; });
   }
-  static bool is_open(const ContactPtr& contact) { return contact->queue != nullptr; }
 
   void act(const LinkConnect& connect) {
     close_all();
@@ -242,148 +197,58 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   void begin_contact(std::size_t index) {
     const Target& target = targets_[index];
-    auto contact = std::make_shared<Contact>();
-    contact->target = index;
-    contact->rest.assign(target.endpoints.rbegin(), target.endpoints.rend());
+    std::vector<tcp::endpoint> endpoints = target.endpoints;
     if (place_ > 0) {
-      for (tcp::endpoint& one : contact->rest) one.port(options_.next_ports[place_ - 1]);
+      for (tcp::endpoint& one : endpoints) one.port(options_.next_ports[place_ - 1]);
     }
+    const auto contact =
+        std::make_shared<Contact>(io_, shared_from_this(), index, std::move(endpoints),
+                                  ContactSecurity{.key = options_.key,
+                                                  .munge = munge_ ? &*munge_ : nullptr,
+                                                  .tls = options_.tls,
+                                                  .name = target.name});
     contacts_.push_back(contact);
-    connect_next(contact);
+    contact->connect_next();
   }
 
-  // Tries the endpoints one after another. One that another contact has is passed over: of two
-  // Hellos of an agent, a service keeps only the later connection. A contact for which none is left
-  // ends without an ending.
-  void connect_next(ContactPtr contact) {
-    std::erase_if(contact->rest, [&](const tcp::endpoint& one) {
-      return std::ranges::any_of(contacts_, [&](const ContactPtr& other) {
-        return other != contact && is_open(other) && other->endpoint == one;
-      });
+  bool is_taken(const tcp::endpoint& endpoint) const override {
+    return std::ranges::any_of(contacts_, [&](const ContactPtr& one) {
+      return one->is_open() && one->endpoint() == endpoint;
     });
-    if (contact->rest.empty()) return close(contact);
-    const tcp::endpoint endpoint = contact->endpoint = contact->rest.back();
-    contact->rest.pop_back();
-    if (contact->queue) contact->transport()->close();
-    contact->queue = std::make_shared<SendQueue>(std::make_shared<Transport>(tcp::socket(io_)));
-    contact->queue->on_sent = [this, contact](const Result<std::size_t>& sent) {
-      on_sent(contact, sent);
-    };
-    contact->frames = FrameReader();
-    contact->handshake.reset();
-    tcp::socket& socket = contact->transport()->socket();
-    error_code ignored;  // async_connect() reports the error, too
-    socket.open(endpoint.protocol(), ignored);
-    keep_icmp_errors(socket.native_handle());
-    socket.async_connect(
-        endpoint, [self = shared_from_this(), contact, queue = contact->queue](error_code failed) {
-          if (self->over_ || contact->queue != queue) return;
-          const int fd = queue->wire->socket().native_handle();
-          if (!failed) return self->connected(contact);
-          const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
-          if (!is_refused) contact->failure = How::kBroken;
-          if (!contact->rest.empty()) return self->connect_next(contact);
-          self->ended(contact, {contact->failure, failed.message()});
-        });
   }
 
-  void connected(ContactPtr contact) {
-    const int socket = contact->transport()->socket().native_handle();
-    ignore_icmp_errors(socket);
-    disable_nagle(socket);
-    targets_[contact->target].was_reached = true;
+  void connected(Contact& contact) override {
+    targets_[contact.target()].was_reached = true;
     perform(link_.connected(BootClock::now()));
-    if (!over_ && is_open(contact)) greet(contact);
   }
 
-  // Every contact greets as soon as it is connected.
+  // Every contact says Hello as soon as it is connected.
   void act(const LinkHello&) {}
 
-  // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
-  void greet(ContactPtr contact) {
-    if (!options_.tls) return introduce(contact);
-    contact->transport()->start_tls(
-        TlsChannel::agent(options_.tls, targets_[contact->target].name));
-    contact->transport()->open(
-        [self = shared_from_this(), contact, queue = contact->queue](const Result<void>& opened) {
-          if (self->over_ || contact->queue != queue) return;
-          if (!opened) return self->failed(contact, opened.error());
-          self->introduce(contact);
-        });
-  }
-
-  void introduce(ContactPtr contact) {
-    if (options_.key.empty() && !munge_) {
-      say_hello(contact);
-    } else {
-      begin_handshake(contact);
-    }
-    if (!over_ && is_open(contact)) read(contact);
-  }
-
-  void begin_handshake(ContactPtr contact) {
-    const Hello hello = present(contact);
-    // A process in the place of a service that has proved its identity must prove its own, too. So
-    // must a process at a port where the job's service may be.
-    MungeProof by_munge{.demands_proof =
-                            options_.demands_proof || service_has_proved_ || link_.is_seeking()};
-    if (munge_) by_munge.own = munge_->munge().user();
-    contact->handshake.emplace(
-        options_.key,
-        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)},
-        contact->transport()->binding(), by_munge);
-    transmit(contact, AgentHandshakeMessage(contact->handshake->knock()));
-  }
-
-  void say_hello(ContactPtr contact) { transmit(contact, AgentMessage(present(contact))); }
-
-  Hello present(const ContactPtr& contact) {
-    const int socket = contact->transport()->socket().native_handle();
-    Hello hello = events_.hello(local_address_of(socket).host());
+  Hello hello(const std::string& local_address) override {
+    Hello hello = events_.hello(local_address);
     hello.instance = link_.instance();
     // A leader repeats the assignment, but the agent keeps the first copy of it.
     if (hello.assignment) hello.assignment->term = link_.term();
     return hello;
   }
 
-  void take_handshake(ContactPtr contact, std::string_view frame) {
-    const Result<ServiceHandshakeMessage> message = decode<ServiceHandshakeMessage>(frame);
-    if (!message) return ended(contact, {How::kGarbled, message.error().message()});
-    perform(link_.heard(BootClock::now()));
-    carry_out(contact, contact->handshake->receive(*message));
+  // A process in the place of a service that has proved its identity must prove its own, too. So
+  // must a process at a port where the job's service may be.
+  bool demands_proof() const override {
+    return options_.demands_proof || service_has_proved_ || link_.is_seeking();
   }
 
-  void carry_out(ContactPtr contact, const Result<AgentHandshake::Step>& step) {
-    if (!step) return distrust(contact, step.error());
-    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(contact, *task);
-    if (const Refused* refused = std::get_if<Refused>(&*step)) {
-      // A process that took the place of a lost service could send this. It must not end a
-      // job. It proves nothing, so it does not end a search either.
-      if (!link_.instance().empty())
-        return ended(contact, {How::kBroken, "refused: " + refused->reason});
-      return refuse(contact, Refused{refused->reason});
-    }
-    if (const Silence* silence = std::get_if<Silence>(&*step)) return put_off(contact, *silence);
-    if (const Proof* proof = std::get_if<Proof>(&*step)) {
-      transmit(contact, AgentHandshakeMessage(*proof));
-    }
-    if (std::holds_alternative<Proven>(*step)) service_has_proved_ = true;
-    if (is_open(contact) && contact->handshake->is_time_for_hello()) say_hello(contact);
-  }
+  void heard() override { perform(link_.heard(BootClock::now())); }
 
-  void distrust(ContactPtr contact, const Error& why) {
-    if (why.kind == ErrorKind::kProtocol) return ended(contact, {How::kGarbled, why.message()});
-    if (why.kind == ErrorKind::kUnsupported) return ended(contact, {How::kDistrusted, why.cause});
-    ended(contact, {How::kBroken, why.message()});
-  }
+  void proved() override { service_has_proved_ = true; }
 
-  void ask_munge(ContactPtr contact, const MungeTask& task) {
-    munge_->ask(
-        task, [this, contact, asking = std::weak_ptr(contact->queue)](const MungeOutcome& outcome) {
-          const auto queue = asking.lock();
-          if (over_ || !queue || contact->queue != queue) return;
-          carry_out(contact, contact->handshake->answered(outcome));
-        });
+  // Handles an unproven refusal. A process that took the place of a lost service could send this.
+  // It must not end a job, and it does not end a search either.
+  void refused_unproven(Contact& contact, const std::string& reason) override {
+    if (!link_.instance().empty())
+      return ended(contact, Ending{How::kBroken, "refused: " + reason});
+    refuse(contact, Refused{reason});
   }
 
   void renew_tls() {
@@ -393,46 +258,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (found) options_.tls = std::move(found->context);
   }
 
-  void read(ContactPtr contact) {
-    contact->transport()->read([self = shared_from_this(), contact,
-                                queue = contact->queue](const Result<std::string_view>& bytes) {
-      if (self->over_ || contact->queue != queue) return;
-      if (!bytes) return self->failed(contact, bytes.error());
-      contact->frames.append(*bytes);
-      self->take_frames(contact);
-    });
-  }
-
-  void take_frames(ContactPtr contact) {
-    const auto queue = contact->queue;
-    while (!over_ && contact->queue == queue) {
-      const auto frame = contact->frames.next();
-      if (!frame) return ended(contact, {How::kGarbled, frame.error().message()});
-      if (!*frame) return read(contact);
-      if (contact->handshake && !contact->handshake->is_over()) {
-        take_handshake(contact, **frame);
-        continue;
-      }
-      const Result<ServiceMessage> message = decode<ServiceMessage>(**frame);
-      if (!message) {
-        // A service of a later version may send messages that this agent does not know.
-        if (message.error().kind == ErrorKind::kUnsupported) continue;
-        return ended(contact, {How::kGarbled, message.error().message()});
-      }
-      if (contact == chosen_) {
-        take(*message);
-      } else {
-        take_before_welcome(contact, *message);
-      }
-    }
-  }
-
-  void take_before_welcome(ContactPtr contact, const ServiceMessage& message) {
+  void received(Contact& contact, const ServiceMessage& message) override {
+    if (&contact == chosen_.get()) return take(message);
     if (const Refused* refused = std::get_if<Refused>(&message)) return refuse(contact, *refused);
     if (const Silence* silence = std::get_if<Silence>(&message)) return put_off(contact, *silence);
     if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
       if (link_.is_of_older_term(message))
-        return ended(contact, {How::kBroken, "it does not lead any more"});
+        return ended(contact, Ending{How::kBroken, "it does not lead any more"});
       choose(contact, *welcome);
     } else if (targets_.size() > 1) {
       return;
@@ -448,57 +280,48 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     const Silence* silence = std::get_if<Silence>(&message);
     if (!silence) return;
     learn(silence->leader, welcomed_at_);
-    if (chosen_ && targets_.size() > 1) ended(chosen_, {How::kBroken, silence->reason});
+    if (chosen_ && targets_.size() > 1) ended(*chosen_, Ending{How::kBroken, silence->reason});
   }
 
-  void choose(ContactPtr contact, const Welcome& welcome) {
-    const std::vector<ContactPtr> others = contacts_;
-    for (const ContactPtr& one : others) {
-      if (one != contact) close(one);
+  void choose(Contact& contact, const Welcome& welcome) {
+    for (const ContactPtr& one : std::vector(contacts_)) {
+      if (one.get() != &contact) close(*one);
     }
-    chosen_ = contact;
-    welcomed_at_ = contact->target;
-    end_when_cut_off(contact->transport()->socket().native_handle(), welcome.agent_patience);
+    chosen_ = contact.shared_from_this();
+    welcomed_at_ = contact.target();
+    contact.end_when_cut_off(welcome.agent_patience);
   }
 
   // Handles a refusal. The leader's is final. One without a term ends the join only if no other
   // service may welcome this node. An agent that elects its service may ask at a former address,
   // where another job's service leads.
-  void refuse(ContactPtr contact, const Refused& refused) {
+  void refuse(Contact& contact, const Refused& refused) {
     const bool is_ours = !options_.is_own || refused.is_of_job;
     const bool is_leaders = is_ours && refused.term > 0 && refused.term >= link_.term();
     if (targets_.size() == 1 || is_leaders)
       return perform(link_.received(refused, BootClock::now()));
-    ended(contact, {How::kRefused, refused.reason});
+    ended(contact, Ending{How::kRefused, refused.reason});
   }
 
   // Handles a service that will be silent. Another one may lead, or this one later.
-  void put_off(ContactPtr contact, const Silence& silence) {
-    learn(silence.leader, contact->target);
-    const bool is_only_one = targets_.size() == 1 && contact->rest.empty();
+  void put_off(Contact& contact, const Silence& silence) {
+    learn(silence.leader, contact.target());
+    const bool is_only_one = targets_.size() == 1 && !contact.next();
     if (silence.leader.empty() || is_only_one) {
       perform(link_.received(silence, BootClock::now()));
     }
-    if (over_ || !is_open(contact) || is_only_one) return;
-    if (!contact->rest.empty()) return connect_next(contact);
-    ended(contact, {How::kBroken, silence.reason});
+    if (over_ || !contact.is_open() || is_only_one) return;
+    if (contact.next()) return contact.connect_next();
+    ended(contact, Ending{How::kBroken, silence.reason});
   }
 
-  // Handles a failed TLS connection. Unless the service says that it is overloaded, a TLS
-  // failure is not retried, because the next try would fail, too.
-  void failed(ContactPtr contact, const Error& error) {
-    How how = How::kBroken;
-    if (error.kind == ErrorKind::kResource) how = How::kPutOff;
-    if (error.kind == ErrorKind::kProtocol) how = How::kNoTls;
-    ended(contact, {how, error.message()});
-  }
-
-  void ended(ContactPtr contact, Ending ending) {
-    const bool was_chosen = contact == chosen_;
+  void ended(Contact& contact, std::optional<Ending> ending) override {
+    const bool was_chosen = &contact == chosen_.get();
     close(contact);
-    if (was_chosen) return report(ending);
-    targets_[contact->target].ending = std::move(ending);
-    ask_by_another_name(contact->endpoint);
+    if (!ending) return;
+    if (was_chosen) return report(*ending);
+    targets_[contact.target()].ending = std::move(ending);
+    ask_by_another_name(contact.endpoint());
     if (is_trying()) return ask_again_later();
     report(targets_.summary());
   }
@@ -548,16 +371,17 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   // Closes everything. An address that was silent is the last one to be tried next time.
   void act(const LinkClose&) {
     for (const ContactPtr& one : contacts_) {
-      if (one == chosen_ || one->rest.empty()) continue;
-      std::vector<tcp::endpoint>& all = targets_[one->target].endpoints;
-      std::rotate(all.begin(), std::ranges::find(all, one->rest.back()), all.end());
+      const std::optional<tcp::endpoint> next = one->next();
+      if (one == chosen_ || !next) continue;
+      std::vector<tcp::endpoint>& all = targets_[one->target()].endpoints;
+      std::rotate(all.begin(), std::ranges::find(all, *next), all.end());
     }
     close_all();
   }
   void act(LinkTransmit what) {
     Heartbeat* const beat = std::get_if<Heartbeat>(&what.message);
     if (beat && what.with_ranks && events_.ranks) beat->ranks = events_.ranks();
-    transmit(chosen_, what.message);
+    if (chosen_) chosen_->send(what.message);
     if (!std::holds_alternative<Heartbeat>(what.message)) return;
     beat_sent_ = BootClock::now();
     if (answers_soon_) stay_awake(beat_sent_ + kAnswerTime);
@@ -581,40 +405,19 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
   }
 
-  template <class Message>
-  void transmit(ContactPtr contact, const Message& message) {
-    if (!contact || !is_open(contact)) return;
-    const Result<std::string> bytes = encode(message);
-    if (!bytes) return ended(contact, {How::kBroken, bytes.error().message()});
-    contact->queue->add(*bytes);
-    contact->queue->flush();
-  }
-
-  void on_sent(ContactPtr contact, const Result<std::size_t>& sent) {
-    if (over_ && (!sent || contact == chosen_)) return farewell_said();
-    if (!sent) ended(contact, {How::kBroken, sent.error().message()});
-  }
-
-  void farewell_said() {
-    if (farewell_) farewell_->cancel();
-    close_all();
-    if (when_sent_) std::exchange(when_sent_, nullptr)();
-  }
-
   void broken(const std::string& why) {
     close_all();
     perform(link_.disconnected(why, BootClock::now()));
   }
 
-  void close(ContactPtr contact) {
-    if (contact->queue) contact->transport()->close();
-    contact->queue.reset();
-    std::erase(contacts_, contact);
-    if (chosen_ == contact) chosen_.reset();
+  void close(Contact& contact) {
+    contact.close();
+    std::erase_if(contacts_, [&](const ContactPtr& one) { return one.get() == &contact; });
+    if (chosen_.get() == &contact) chosen_.reset();
   }
 
   void close_all() {
-    while (!contacts_.empty()) close(contacts_.back());
+    for (const ContactPtr& one : std::vector(contacts_)) close(*one);
   }
 
   void arm() {
@@ -646,8 +449,6 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   std::optional<AsyncMunge> munge_;
   bool service_has_proved_ = false;  // its identity, on this connection or an earlier one
   bool over_ = false;
-  std::shared_ptr<asio::steady_timer> farewell_;
-  std::function<void()> when_sent_;
 };
 
 }  // namespace

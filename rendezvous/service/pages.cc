@@ -10,6 +10,8 @@
 #include "rendezvous/http/core/event_feed.h"
 #include "rendezvous/http/page_files.h"
 #include "rendezvous/http/page_forms.h"
+#include "rendezvous/http/process_figures.h"
+#include "rendezvous/store/server.h"
 
 namespace ddprun {
 namespace {
@@ -40,6 +42,17 @@ HttpPage leader_page(const ServiceView& service) {
   if (service.is_draining) return text_page("the service is stopping", 503);
   if (!service.role || service.role->serves()) return text_page("leader");
   return text_page(service.role->leads() ? "etcd does not answer in time" : "standby", 503);
+}
+
+Figures figures_of(const ServiceView& service) {
+  Figures figures{.service = service.counters,
+                  .http = service.http,
+                  .store = std::nullopt,
+                  .process = process_figures(),
+                  .state_writable = !service.jobs.why_closed().has_value()};
+  if (service.store) figures.store = service.store->counters();
+  if (service.role) figures.etcd = service.role->counters();
+  return figures;
 }
 
 // Returns whether the request may press buttons: it needs the cookie that a browser got for the
@@ -168,7 +181,7 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   }
   if (path == "/metrics") {
     return cached(metrics_, [&] {
-      std::string text = metrics_page(service.jobs, service.figures(), BootClock::now());
+      std::string text = metrics_page(service.jobs, figures_of(service), BootClock::now());
       return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
                       .body = body_of(std::move(text))};
     });
@@ -190,6 +203,12 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
 
 HttpBody ServicePages::edition(const JobTable& jobs) {
   return body_of(event_text(status_page(jobs, this_moment())));
+}
+
+Answer ServicePages::answer(const ServiceOutput::Page& asked, const JobTable& jobs) {
+  Answer answer{.number = asked.number, .done = true};
+  answer.page = status_page(jobs, this_moment(), {.only = asked.job, .max_bytes = kMaxPageBytes});
+  return answer;
 }
 
 }  // namespace ddprun

@@ -26,19 +26,23 @@
 
 namespace ddprun {
 
+class StoreServer;
+
 // Returns the present moment.
 Moment this_moment();
 
 // ServiceView: what the pages show of a service.
 struct ServiceView {
   const JobTable& jobs;
+  ServiceCounters counters;
+  HttpCounters http;
+  const StoreServer* store = nullptr;  // of this process; null: there is none
   const Keyring& keys;
   EtcdRole* role = nullptr;  // null: the state is not in etcd
   bool has_tls = false;
   bool is_draining = false;
   bool ends_soon = false;              // it ends with its job
   std::function<void()> note_watcher;  // a person looks at all jobs
-  std::function<Figures()> figures;
   // Asks for something of a job, and calls the function once with the page that answers it.
   std::function<void(const UserRequest&, const HttpFinish&)> ask;
 };
@@ -49,6 +53,8 @@ class ServicePages {
   std::optional<HttpPage> page(const HttpRequest& request, const ServiceView& service);
   // Returns the status as an event of /events.
   static HttpBody edition(const JobTable& jobs);
+  // Returns the answer to a command that asks for the status page.
+  static Answer answer(const ServiceOutput::Page& asked, const JobTable& jobs);
 
  private:
   PageCache metrics_;

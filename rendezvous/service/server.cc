@@ -4,24 +4,21 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <map>
-#include <variant>
-#include <vector>
 
 #include "base/random_id.h"
 #include "rendezvous/http/entry.h"
 #include "rendezvous/http/page_forms.h"
-#include "rendezvous/http/process_figures.h"
 #include "rendezvous/membership/core/outbox.h"
-#include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/limited_log.h"
 #include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/persistence/state_writer.h"
-#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/service/agent_sessions.h"
 #include "rendezvous/service/etcd_role.h"
+#include "rendezvous/service/local_agents.h"
+#include "rendezvous/service/page_requests.h"
 #include "rendezvous/service/pages.h"
 #include "rendezvous/service/pending_connections.h"
-#include "rendezvous/service/session.h"
+#include "rendezvous/service/standby.h"
 #include "rendezvous/store/server.h"
 
 namespace ddprun {
@@ -32,34 +29,25 @@ using boost::system::error_code;
 
 namespace {
 
-// LocalAgent: an agent in this process.
-struct LocalAgent {
-  std::shared_ptr<std::function<void(const ServiceMessage&)>> deliver;
-  std::function<RankReport()> ranks;  // null: it has none
-};
-
-// PageCall: a request of a page that is not answered yet. To the table it is a connection.
-struct PageCall {
-  PageCall(asio::io_context& io, HttpFinish to) : finish(std::move(to)), patience(io) {}
-
-  HttpFinish finish;
-  asio::steady_timer patience;
-  PageReply reply;
-};
-
-// Stacks come within 30 s of a node.
-constexpr Duration kPagePatience = std::chrono::seconds(45);
-constexpr std::size_t kPageCalls = 8;
-
-// How long an agent that comes to a standby waits for the election of a leader. It is less than an
-// agent waits for an answer.
-constexpr Duration kElectionTime = std::chrono::seconds(1);
-
 // Returns the options with the calendar of this host's clock as it is now. It may have been set
 // since the start of the process.
 ServiceOptions with_calendar(ServiceOptions options) {
   options.calendar =
       std::chrono::system_clock::now().time_since_epoch() - BootClock::now().time_since_epoch();
+  return options;
+}
+
+// Returns the options of a leader that continues with this state.
+ServiceOptions options_of_term(const ServiceOptions& before, const ServiceState& past) {
+  ServiceOptions options = with_calendar(before);
+  options.earlier_run_lasts = Leadership::kLease;
+  if (!past.service_id.empty()) {
+    options.earlier_agents_until.reset();
+  } else {  // nothing is known of others
+    options.service_id = random_hex(8);
+    if (options.earlier_agents_until)
+      options.earlier_agents_until = BootClock::now() + options.times.patience();
+  }
   return options;
 }
 
@@ -74,6 +62,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         table_(with_calendar(std::move(options)), kept ? kept->state : ServiceState(),
                BootClock::now()),
         timer_(io),
+        locals_(io),
         lag_timer_(io),
         http_(
             std::in_place,
@@ -83,14 +72,29 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
               note_watcher({});
               return ServicePages::edition(table_);
             }),
-        drain_timer_(io),
-        election_timer_(io) {
+        page_requests_(io, {.wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
+                            .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
+        drain_timer_(io) {
+    sessions_ = std::make_shared<AgentSessions>(
+        unauthenticated_log_, counters_,
+        AgentSessionsEvents{
+            .message =
+                [this](const SessionPtr& session, const AgentMessage& message) {
+                  if (!standby_ || !standby_->take(session, message)) receive(session, message);
+                },
+            .has_agent = [this](AgentConnectionId id) { return table_.has_agent(id); },
+            .sent =
+                [this](AgentConnectionId id) {
+                  if (table_.is_reader(id)) go_on_reading(id);
+                  check_drained();
+                },
+            .gone = [this](AgentConnectionId id) { gone(id); }});
     pending_ = PendingConnections::make(
         io, unauthenticated_log_, counters_, table_.options().hello_timeout,
         table_.options().handshake_turns,
         PendingConnectionsEvents{
             .agent = [this](const SessionPtr& session,
-                            const AgentMessage& message) { adopt(session, message); },
+                            const AgentMessage& message) { sessions_->adopt(session, message); },
             .http = [this](const TransportPtr& wire,
                            const std::string& first_bytes) { http_->adopt(wire, first_bytes); },
             .is_own =
@@ -123,9 +127,15 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                        .leads = [this](const ServiceState& past) { lead(past); },
                        .resumed = [this] { resume(); },
                        .stepped_down = [this](const std::string& why) { step_down(why); },
-                       .has_answer = [this] { answer_waiting_agents(); }},
+                       .has_answer = [this] { standby_->answer(); }},
         looks_on);
     role_ = role.get();
+    standby_ = std::make_shared<Standby>(
+        io_, *role, *sessions_,
+        StandbyEvents{.receive = [this](const SessionPtr& session,
+                                        const AgentMessage& message) { receive(session, message); },
+                      .send_away = [this](AgentConnectionId id,
+                                          const Silence& answer) { send_away(id, answer); }});
     writer_ = std::move(role);
   }
 
@@ -143,20 +153,18 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void stop() {
-    stopped_ = true;
+    stage_ = Stage::kStopped;
     acceptor_.reset();
     http_.reset();
     timer_.cancel();
     lag_timer_.cancel();
     drain_timer_.cancel();
-    election_timer_.cancel();
-    await_leader_.clear();
+    standby_.reset();
     role_ = nullptr;
     writer_.reset();
     pending_->close();
-    for (auto& [id, session] : sessions_) session->wire->close();
-    sessions_.clear();
-    page_calls_.clear();
+    sessions_->close();
+    page_requests_.close();
     locals_.clear();
     shown_store_ = nullptr;
   }
@@ -165,9 +173,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver,
                            std::function<RankReport()> ranks) override {
-    using Deliver = std::function<void(const ServiceMessage&)>;
     const AgentConnectionId id = next_id();
-    locals_[id] = {std::make_shared<Deliver>(std::move(deliver)), std::move(ranks)};
+    locals_.add(id, std::move(deliver), std::move(ranks));
     return id;
   }
 
@@ -179,7 +186,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void detach(AgentConnectionId id) override {
-    locals_.erase(id);
+    locals_.remove(id);
     gone(id);
   }
 
@@ -205,8 +212,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void drain(std::function<void()> then) override {
-    draining_ = true;
+    stage_ = Stage::kDraining;
     pending_->drain();
+    sessions_->drain();
     drained_ = std::move(then);
     acceptor_.reset();
     timer_.cancel();
@@ -222,92 +230,23 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   const JobTable& jobs() const override { return table_; }
 
  private:
+  // kFarewell: no decision follows, and all agents are told.
+  enum class Stage { kServing, kDraining, kFarewell, kStopped };
+
   // Calls `then` after that time, unless the timer is cancelled or the service is stopped.
   template <class Then>
   void after(asio::steady_timer& timer, Duration time, Then then) {
     timer.expires_after(time);
     timer.async_wait([self = shared_from_this(), then = std::move(then)](error_code error) {
-      if (!error && !self->stopped_) then();
+      if (!error && !self->is_stopped()) then();
     });
   }
 
+  bool is_draining() const { return stage_ >= Stage::kDraining; }
+  bool is_stopped() const { return stage_ == Stage::kStopped; }
   AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
 
-  // Takes over a connection with its first message.
-  void adopt(const SessionPtr& session, const AgentMessage& message) {
-    session->on_sent = [this, id = session->id](const Result<std::size_t>& sent) {
-      on_sent(id, sent);
-    };
-    sessions_[session->id] = session;
-    const UserRequest* request = std::get_if<UserRequest>(&message);
-    if (request && request->follow) enable_keepalive(session->wire->socket().native_handle());
-    take_message(session, message);
-    take_frames(session);
-  }
-
-  void read(const SessionPtr& session) {
-    session->wire->read(
-        [self = shared_from_this(), session](const Result<std::string_view>& bytes) {
-          if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-          if (!bytes && bytes.error().kind == ErrorKind::kProtocol) {
-            return self->drop(session, bytes.error().message());
-          }
-          if (!bytes) return self->drop(session, "");
-          if (self->draining_) return self->read(session);  // reads and ignores the bytes
-          self->take(session, *bytes);
-        });
-  }
-
-  void take(const SessionPtr& session, std::string_view bytes) {
-    if (session->close_when_sent) return read(session);  // ignores the bytes
-    counters_.bytes_received += bytes.size();
-    session->frames.append(bytes);
-    take_frames(session);
-  }
-
-  void take_frames(const SessionPtr& session) {
-    while (sessions_.contains(session->id) && !session->close_when_sent) {
-      const auto frame = session->frames.next();
-      if (!frame) return drop(session, frame.error().message());
-      if (!*frame) break;
-      if (const Result<void> taken = take_frame(session, **frame); !taken) {
-        return drop(session, taken.error().message());
-      }
-    }
-    if (sessions_.contains(session->id)) read(session);
-  }
-
-  Result<void> take_frame(const SessionPtr& session, std::string_view frame) {
-    const Result<AgentMessage> message = decode<AgentMessage>(frame);
-    if (!message) {
-      // A peer of a later version may send messages that this version does not know.
-      const bool is_later = message.error().kind == ErrorKind::kUnsupported;
-      if (is_later && table_.has_agent(session->id)) return {};
-      return message.error();
-    }
-    if (std::holds_alternative<UserRequest>(*message) && !table_.has_agent(session->id)) {
-      return Error{.kind = ErrorKind::kProtocol, .cause = "only agents may send several requests"};
-    }
-    take_message(session, *message);
-    return {};
-  }
-
-  void take_message(const SessionPtr& session, const AgentMessage& message) {
-    if (role_ && !role_->leads()) {
-      role_->look();
-      const Hello* hello = std::get_if<Hello>(&message);
-      const ServiceTerm served = hello && hello->assignment ? hello->assignment->term : 0;
-      if (role_->has_to_wait(served) && !await_leader_.contains(session->id)) {
-        let_wait(session, message);
-      } else {
-        send_away(session, role_->standby_answer());
-      }
-      return;
-    }
-    receive_from(session, message);
-  }
-
-  void receive_from(const SessionPtr& session, const AgentMessage& message) {
+  void receive(const SessionPtr& session, const AgentMessage& message) {
     note_change(message);
     perform(table_.receive({.connection = session->id,
                             .local = false,
@@ -317,89 +256,33 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                            message, BootClock::now()));
   }
 
-  // Keeps the first message of an agent until a service leads, for kElectionTime at most. If many
-  // agents were sent away, they would come again several times a second, and delay the election.
-  void let_wait(const SessionPtr& session, const AgentMessage& message) {
-    if (await_leader_.empty())
-      after(election_timer_, kElectionTime, [this] { answer_waiting_agents(); });
-    await_leader_.emplace(session->id, message);
-  }
-
-  void answer_waiting_agents() {
-    election_timer_.cancel();
-    for (const auto& [id, message] : std::exchange(await_leader_, {})) {
-      const auto found = sessions_.find(id);
-      if (found == sessions_.end() || found->second->close_when_sent) continue;
-      const SessionPtr session = found->second;
-      if (role_->leads()) {
-        receive_from(session, message);
-      } else {
-        send_away(session, role_->standby_answer());
-      }
-    }
-  }
-
   // --- HTTP pages -------------------------------------------------------------------------------
 
   ServiceView view() {
+    ServiceCounters counters = counters_;
+    counters.connections = pending_->size() + sessions_->size();
     return {.jobs = table_,
+            .counters = counters,
+            .http = http_->counters(),
+            .store = shown_store_,
             .keys = pending_->keys,
             .role = role_,
             .has_tls = pending_->tls != nullptr,
-            .is_draining = draining_,
+            .is_draining = is_draining(),
             .ends_soon = ends_soon_,
             .note_watcher = [this] { note_watcher({}); },
-            .figures = [this] { return figures(); },
             .ask = [this](const UserRequest& request,
                           const HttpFinish& finish) { ask_for_page(request, finish); }};
   }
 
-  Figures figures() const {
-    Figures figures{.service = counters_, .http = http_->counters(), .store = std::nullopt};
-    figures.service.connections = pending_->size() + sessions_.size();
-    if (shown_store_) figures.store = shown_store_->counters();
-    figures.process = process_figures();
-    figures.state_writable = !table_.why_closed().has_value();
-    if (role_) figures.etcd = role_->counters();
-    return figures;
-  }
-
   // Asks the table as a command does that has a connection of its own.
   void ask_for_page(const UserRequest& request, const HttpFinish& finish) {
-    if (draining_) return finish(text_page("the service is stopping", 503));
-    if (page_calls_.size() >= kPageCalls) {
-      return finish(text_page(std::string(kTooManyOrders), 503));
-    }
+    if (is_draining()) return finish(text_page("the service is stopping", 503));
     const AgentConnectionId id = next_id();
-    PageCall& call = page_calls_.try_emplace(id, io_, finish).first->second;
-    after(call.patience, kPagePatience, [this, id] {
-      end_page_call(id, text_page("no answer within " + to_text(kPagePatience) +
-                                      ": it may still be carried out",
-                                  504));
-    });
+    if (!page_requests_.begin(id, finish)) return;
     perform(table_.receive(
         {.connection = id, .local = false, .service_address = {}, .peer_address = {}},
         AgentMessage(request), BootClock::now()));
-  }
-
-  void take_for_page(AgentConnectionId id, const ServiceMessage& message) {
-    const Answer* const answer = std::get_if<Answer>(&message);
-    if (!answer) return end_page_call(id, text_page("the service has no answer now", 503));
-    if (const auto page = page_calls_.at(id).reply.take(*answer)) return end_page_call(id, *page);
-    asio::post(io_, [self = shared_from_this(), id] {
-      if (self->stopped_ || self->draining_ || !self->page_calls_.contains(id)) return;
-      self->perform(self->table_.all_sent(id, BootClock::now()));
-    });
-  }
-
-  // The table is told later, because it may be in the middle of an event.
-  void end_page_call(AgentConnectionId id, const HttpPage& page) {
-    const auto call = page_calls_.extract(id);
-    if (!call) return;
-    asio::post(io_, [self = shared_from_this(), id] {
-      if (!self->stopped_) self->gone(id);
-    });
-    call.mapped().finish(page);
   }
 
   // Tells the open pages of a change. A heartbeat without ranks changes nothing that they show.
@@ -413,15 +296,13 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void note_watcher(const std::string& job) {
     const TimePoint now = BootClock::now();
     table_.watched(job, now);
-    for (const auto& [id, local] : locals_) {
-      if (local.ranks) table_.take_ranks(id, local.ranks(), now);
-    }
+    for (const auto& [id, ranks] : locals_.ranks()) table_.take_ranks(id, ranks, now);
   }
 
   void measure_lag() {
     after(lag_timer_, table_.pulse_period(), [this] {
       counters_.lag.note(std::chrono::steady_clock::now() - lag_timer_.expiry());
-      if (!draining_) perform(table_.pulse(BootClock::now()));
+      if (!is_draining()) perform(table_.pulse(BootClock::now()));
       const bool shows_locals = !locals_.empty() && table_.is_watched({}, BootClock::now());
       if (shows_locals) http_->changed();
       measure_lag();
@@ -451,42 +332,29 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       }
     }
     for (const ServiceOutput::Page& page : out.pages) show(page);
-    for (const AgentConnectionId id : out.closes) close_soon(id);
+    for (const AgentConnectionId id : out.closes) sessions_->close_when_sent(id);
     flush_all();
     arm();
-  }
-
-  void close_soon(AgentConnectionId id) {
-    const auto remote = sessions_.find(id);
-    if (remote == sessions_.end()) return;
-    remote->second->close_when_sent = true;
-    flush_soon(remote->second);
   }
 
   // Answers a request for the status page. The reader has already proved its identity where
   // that is required.
   void show(const ServiceOutput::Page& page) {
     note_watcher(page.job);
-    Answer answer{.number = page.number, .done = true};
-    answer.page =
-        status_page(table_, this_moment(), {.only = page.job, .max_bytes = kMaxPageBytes});
-    ServiceOutput::Send send{
-        .connection = page.connection, .message = std::move(answer), .last = page.last};
+    ServiceOutput::Send send{.connection = page.connection,
+                             .message = ServicePages::answer(page, table_),
+                             .last = page.last};
     deliver(send);
   }
 
   void deliver(ServiceOutput::Send& send) {
     if (role_) set_term(send.message, role_->term());
-    if (const auto local = locals_.find(send.connection); local != locals_.end()) {
-      asio::post(io_, [self = shared_from_this(), id = send.connection,
-                       deliver = local->second.deliver, message = std::move(send.message)] {
-        if (self->locals_.contains(id)) (*deliver)(message);
-      });
-    } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
-      say(remote->second, send.message);
-      if (send.last) close_soon(send.connection);
-    } else if (page_calls_.contains(send.connection)) {
-      take_for_page(send.connection, send.message);
+    if (locals_.contains(send.connection)) {
+      locals_.deliver(send.connection, std::move(send.message));
+    } else if (sessions_->say(send.connection, send.message)) {
+      if (send.last) sessions_->close_when_sent(send.connection);
+    } else if (page_requests_.contains(send.connection)) {
+      page_requests_.take(send.connection, send.message);
     }
   }
 
@@ -505,7 +373,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     table_.note_durable(number);
     for (ServiceOutput::Send& send : outbox_.take_durable(number)) deliver(send);
     flush_all();
-    if (draining_ && is_durable()) say_farewell();
+    if (is_draining() && is_durable()) say_farewell();
   }
 
   // Stops admission, because the state cannot be written.
@@ -525,7 +393,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void say_farewell() {
-    if (std::exchange(said_farewell_, true)) return;
+    if (stage_ != Stage::kDraining) return;
+    stage_ = Stage::kFarewell;
     drain_timer_.cancel();
     perform(table_.farewell("the service is stopping"));
     http_->show_last();
@@ -533,9 +402,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void check_drained() {
-    if (!said_farewell_ || !drained_) return;
-    const auto has_sent_all = [](const auto& entry) { return entry.second->has_sent_all(); };
-    if (!pending_->has_sent_all() || !std::ranges::all_of(sessions_, has_sent_all)) return;
+    if (stage_ != Stage::kFarewell || !drained_) return;
+    if (!pending_->has_sent_all() || !sessions_->has_sent_all()) return;
     if (role_) return role_->resign(std::exchange(drained_, nullptr));
     asio::post(io_, std::exchange(drained_, nullptr));
   }
@@ -559,14 +427,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void lead(const ServiceState& past) {
-    ServiceOptions options = with_calendar(table_.options());
-    options.earlier_run_lasts = Leadership::kLease;
-    const TimePoint now = BootClock::now();
-    if (options.earlier_agents_until) options.earlier_agents_until = now + options.times.patience();
-    if (!past.service_id.empty()) options.earlier_agents_until.reset();
-    if (past.service_id.empty()) options.service_id = random_hex(8);  // nothing is known of others
-    use(JobTable(std::move(options), past, now));
-    answer_waiting_agents();
+    use(JobTable(options_of_term(table_.options(), past), past, BootClock::now()));
+    standby_->answer();
   }
 
   void resume() {
@@ -577,79 +439,44 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void step_down(const std::string& why) {
     use(JobTable(table_.options()));
     http_->close_readers();
-    while (!page_calls_.empty()) {
-      end_page_call(page_calls_.begin()->first,
-                    text_page("this service does not lead any more: load the page again", 503));
-    }
-    for (const auto& [id, session] : std::map(sessions_)) {
-      send_away(session, Silence{"this service does not lead any more: " + why});
+    page_requests_.end_all(
+        text_page("this service does not lead any more: load the page again", 503));
+    for (const AgentConnectionId id : sessions_->ids()) {
+      send_away(id, Silence{"this service does not lead any more: " + why});
     }
   }
 
   // Sends an agent to another service.
-  void send_away(const SessionPtr& session, const Silence& answer) {
-    session->close_when_sent = true;
-    say(session, ServiceMessage(answer));
+  void send_away(AgentConnectionId id, const Silence& answer) {
+    sessions_->say(id, ServiceMessage(answer));
+    sessions_->close_when_sent(id);
     flush_all();
   }
 
-  // drop(), and say(), which continues after it, take the session by value. Their argument may be
-  // the map's own pointer to the session, which drop() erases.
-  //
-  // The message leaves with the next flush_all(), together with all other unsent messages.
-  void say(SessionPtr session, const ServiceMessage& message) {
-    if (const Result<void> said = session->say(message); !said) {
-      return drop(session, said.error().message());
-    }
-    if (session->unsent_bytes() > kMaxUnsentBytes) {
-      return drop(session, "it does not read its messages");
-    }
-    flush_soon(session);
-  }
-
-  void flush_soon(const SessionPtr& session) {
-    if (!std::exchange(session->is_unflushed, true)) unflushed_.push_back(session);
-  }
-
   void flush_all() {
-    for (const SessionPtr& session : std::exchange(unflushed_, {})) {
-      session->is_unflushed = false;
-      if (sessions_.contains(session->id)) session->flush();
-    }
+    sessions_->flush();
     check_drained();
   }
 
-  void on_sent(AgentConnectionId id, const Result<std::size_t>& sent) {
-    counters_.bytes_sent += sent ? *sent : 0;
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    if (!sent || found->second->close_when_sent) return drop(found->second, "");
-    if (table_.is_reader(id)) go_on_reading(id);
-    check_drained();
-  }
-
-  // Continues reading later, not from within the send that has just finished.
+  // Continues to send what is read later, not from within the send that has just finished.
   void go_on_reading(AgentConnectionId id) {
     asio::post(io_, [self = shared_from_this(), id] {
-      const auto found = self->sessions_.find(id);
-      if (self->stopped_ || self->draining_ || found == self->sessions_.end()) return;
-      if (!found->second->has_sent_all()) return;
+      if (self->is_draining()) return;
+      if (!self->sessions_->has_sent_all(id) && !self->page_requests_.contains(id)) return;
       self->perform(self->table_.all_sent(id, BootClock::now()));
     });
   }
 
-  // Closes the session. `why` becomes a warning. It is empty if the peer has disconnected, or has
-  // got its last message.
-  void drop(SessionPtr session, const std::string& why) {
-    if (!why.empty()) session->warn(unauthenticated_log_, why);
-    session->wire->close();
-    sessions_.erase(session->id);
-    gone(session->id);
+  // Tells the table later, because it may be in the middle of an event.
+  void gone_soon(AgentConnectionId id) {
+    asio::post(io_, [self = shared_from_this(), id] {
+      if (!self->is_stopped()) self->gone(id);
+    });
   }
 
   void gone(AgentConnectionId id) {
     outbox_.forget(id);
-    await_leader_.erase(id);
+    if (standby_) standby_->forget(id);
     http_->changed();
     perform(table_.disconnected(id, BootClock::now()));
     check_idle();
@@ -666,10 +493,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   // So an earlier alarm stays set; when it fires, it is set again.
   void arm() {
     const std::optional<TimePoint> due = table_.deadline();
-    if (draining_ || !due || (armed_ && *armed_ <= *due)) return;
+    if (is_draining() || !due || (armed_ && *armed_ <= *due)) return;
     armed_ = *due;
     after(timer_, std::max(Duration(0), *due - BootClock::now()), [this] {
-      if (draining_) return;
+      if (is_draining()) return;
       armed_.reset();
       perform(table_.tick(BootClock::now()));
     });
@@ -683,17 +510,16 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   std::optional<TimePoint> armed_;
   std::optional<TcpAcceptor> acceptor_;
   std::uint64_t last_id_ = 0;  // of connections
-  std::map<AgentConnectionId, SessionPtr> sessions_;
-  std::vector<SessionPtr> unflushed_;  // sessions with messages from this turn of the event loop
   std::shared_ptr<PendingConnections> pending_;
-  std::map<AgentConnectionId, AgentMessage> await_leader_;  // what they said, by session
-  std::map<AgentConnectionId, LocalAgent> locals_;
-  std::map<AgentConnectionId, PageCall> page_calls_;
+  std::shared_ptr<AgentSessions> sessions_;
+  std::shared_ptr<Standby> standby_;  // null: the state is not in etcd
+  LocalAgents locals_;
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;
   ServiceCounters counters_;
   ServicePages pages_;
   std::optional<HttpEntry> http_;
+  PageRequests page_requests_;
   std::function<void()> when_idle_;
   bool ends_soon_ = false;
   std::unique_ptr<StateStore> writer_;  // null: nothing is kept
@@ -703,11 +529,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
   LimitedLog unauthenticated_log_{log_, 10, std::chrono::seconds(10)};
   asio::steady_timer drain_timer_;
-  asio::steady_timer election_timer_;  // the end of await_leader_'s wait
   std::function<void()> drained_;
-  bool draining_ = false;
-  bool said_farewell_ = false;
-  bool stopped_ = false;
+  Stage stage_ = Stage::kServing;
 };
 
 }  // namespace
