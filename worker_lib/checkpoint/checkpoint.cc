@@ -283,7 +283,11 @@ void CheckpointManager::Impl::hand_to_writer(Saving saving) {
   };
   is_waited_for = !options.asynchronous;
   if (!options.asynchronous) return value_or_throw(carry_out(saving));
-  writing = writer.submit([carry_out, saving = std::move(saving)] { return carry_out(saving); });
+  writing = writer.submit([this, carry_out, saving = std::move(saving)]() mutable {
+    Result<void> done = carry_out(saving);
+    if (!saving.is_shared) snapshot.give_back(std::exchange(saving.contents, {}));
+    return done;
+  });
 }
 
 void CheckpointManager::Impl::settle_everywhere() {

@@ -112,7 +112,8 @@ namespace {
 
 // For shards 1, 2 ... this is all. share: null for everything.
 PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* share,
-                            const TensorForFile& for_file = tensor_for_file) {
+                            const TensorForFile& for_file = tensor_for_file,
+                            StateSnapshot::Dicts old = {}) {
   PickleDict top = make_string_dict();
   std::function<bool(const std::string&)> keeps_tensor;
   std::function<bool(std::size_t)> keeps_state;
@@ -120,11 +121,13 @@ PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* s
     keeps_tensor = [share](const std::string& name) { return share->has_tensor(name); };
     keeps_state = [share](std::size_t index) { return share->has_optimizer_state(index); };
   }
-  if (state.model) top.insert("model", module_state(*state.model, keeps_tensor, for_file));
+  if (state.model)
+    top.insert("model", module_state(*state.model, keeps_tensor, for_file, std::move(old.model)));
   if (state.optimizer)
     top.insert("optimizer",  // a sharded one's state is replaced by that of all ranks
                optimizer_state(*state.optimizer, keeps_state,
-                               is_sharded(*state.optimizer) ? tensor_for_file : for_file));
+                               is_sharded(*state.optimizer) ? tensor_for_file : for_file,
+                               std::move(old.optimizer_states)));
   return top;
 }
 
@@ -197,7 +200,8 @@ PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
       return snapshot->tensor_for_file(tensor);
     };
   }
-  PickleDict top = tensors_of_share(state, share, for_file);
+  PickleDict top = tensors_of_share(state, share, for_file,
+                                    snapshot ? snapshot->take_dicts() : StateSnapshot::Dicts());
   const std::size_t copied = top.size();  // entries
   if (state.optimizer) {
     PickleDict optimizer = top.at("optimizer").toGenericDict();

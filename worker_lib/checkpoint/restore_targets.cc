@@ -227,17 +227,17 @@ RestoreTargets::RestoreTargets(const CheckpointDirectory& directory,
   std::vector<StateArchive> shards;
   if (is_merged_) {
     for (const FileOutline& outline : outlines_) shards.push_back(outline.archive());
-    Result<MergedArchive> merged = merge_shards(shards);
+    Result<StateArchive> merged = merge_shards(shards);
     if (!merged) throw to_dist_error(Error(merged.error()).within("read " + file_));
-    merged_ = std::move(merged->archive);
+    merged_ = *std::move(merged);
   }
   contents_ = make_contents();
 }
 
 c10::IValue RestoreTargets::make_contents() {
-  storages_.reserve(archive().storages.size());
+  storages_.reserve(archive().tree.tensors.size());
   std::size_t next = 0;
-  ArchiveTensors tensors(archive(), [&](std::string_view bytes) {
+  ArchiveTensors tensors([&](std::string_view bytes) {
     if (next == storages_.size())
       storages_.push_back({bytes, storage_of(bytes.size(), {nullptr, c10::kCPU})});
     return storages_[next++].storage;

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <set>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -61,12 +60,11 @@ class PendingOutput {
 
 // --- torch.save ---
 
-// Puts an archive whose storages are views of the checkpoint.
-void put_archive(FileCopy& file, const StateArchive& archive, const std::string& name) {
-  std::unordered_map<std::string, std::uint32_t> crcs;
-  for (const auto& [key, bytes] : archive.storages) crcs[key] = file.crc_of(bytes);
-  const Result<void> done =
-      write_state_archive(archive, crcs, [&](const void* data, std::size_t bytes) {
+// Puts the archive of a tree whose storages are views of the checkpoint.
+void put_archive(FileCopy& file, const PickleTree& tree, const std::string& name) {
+  const Result<void> done = write_state_archive(
+      tree, [&](const PickleStorage& storage) { return file.crc_of(storage.contents); },
+      [&](const void* data, std::size_t bytes) {
         file.put({static_cast<const char*>(data), bytes});
       });
   if (!done) refuse_files(concat(name, ": ", done.error().message()));
@@ -78,7 +76,7 @@ void export_torch(const Opened& opened, const std::string& path) {
     if (opened.outlines.size() == 1 && !is_sharded(opened.manifest))
       file.put({opened.outlines[0].begin(), static_cast<std::size_t>(opened.bytes)});
     else
-      put_archive(file, opened.archive, opened.name);
+      put_archive(file, opened.archive.tree, opened.name);
   }).write(path);
 }
 
@@ -181,7 +179,7 @@ void export_safetensors(const Opened& opened, const std::string& path) {
   FileCopy(opened, [&](FileCopy& file) {
     file.put(header);
     for (const auto& [name, tensor] : weights.tensors)
-      file.put_elements(*tensor, opened.archive.storages.at(tensor->storage.key));
+      file.put_elements(*tensor, tensor->storage.contents);
   }).write(path);
   print_left_out(weights.left_out);
 }
@@ -199,25 +197,22 @@ void export_dcp(const Opened& opened, const std::string& path) {
   std::vector<DcpItem> items;
   FileCopy(opened, [&](FileCopy& file) {
     items.clear();
-    StateArchive of_value{.tree = opened.archive.tree};  // one value after the other
+    PickleTree of_value = opened.archive.tree;  // one value after the other
     for (const DcpLeaf& leaf : leaves) {
       const std::uint64_t at = file.position();
       if (leaf.tensor) {
         // A file of its own, with no more than its part of the storage.
-        StateArchive of_tensor;
+        PickleTree of_tensor;
         PickleTensor tensor = *leaf.tensor;
-        const std::string_view reach =
-            reach_of(tensor, opened.archive.storages.at(tensor.storage.key));
-        tensor.storage.bytes = static_cast<std::int64_t>(reach.size());
+        tensor.storage.contents = reach_of(tensor, tensor.storage.contents);
+        tensor.storage.bytes = static_cast<std::int64_t>(tensor.storage.contents.size());
         tensor.offset = 0;
         tensor.requires_grad = false;
-        of_tensor.storages[tensor.storage.key] = reach;
-        of_tensor.tree.tensors.push_back(std::move(tensor));
-        of_tensor.tree.nodes.push_back({.kind = PickleKind::kTensor});
+        of_tensor.tensors.push_back(std::move(tensor));
+        of_tensor.nodes.push_back({.kind = PickleKind::kTensor});
         put_archive(file, of_tensor, opened.name);
       } else {
-        of_value.tree.top = leaf.value;
-        if (has_tensors(of_value.tree, leaf.value)) of_value.storages = opened.archive.storages;
+        of_value.top = leaf.value;
         put_archive(file, of_value, opened.name);
       }
       items.push_back({.leaf = &leaf, .at = at, .bytes = file.position() - at});

@@ -7,7 +7,7 @@
 //
 //   FileCopy copy(opened, [&](FileCopy& file) {
 //     file.put("header");
-//     file.put(opened.archive.storages.at("0"));
+//     file.put(opened.archive.tree.tensors[0].storage.contents);
 //   });
 //   copy.write("new.bin");
 //

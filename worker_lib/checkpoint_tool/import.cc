@@ -77,8 +77,9 @@ class Contents {
     for (std::size_t i = 0; i < weights.weights.size(); ++i) {
       PickleTensor tensor = weights.weights[i].tensor;
       tensor.storage.key = std::to_string(i);
+      tensor.storage.record = i;
       tensor.requires_grad = false;
-      archive.tree.tensors.push_back(std::move(tensor));
+      tree.tensors.push_back(std::move(tensor));
       model.items.push_back(add({.kind = kString, .text = weights.weights[i].name}));
       model.items.push_back(add({.kind = kTensor, .integer = static_cast<std::int64_t>(i)}));
     }
@@ -96,15 +97,15 @@ class Contents {
     entry("generation", {.kind = kInteger});
     entry("data", {.kind = kString});
     entry("imported", {.kind = kString, .text = from});
-    archive.tree.top = add(std::move(top));
+    tree.top = add(std::move(top));
   }
 
-  StateArchive archive;
+  PickleTree tree;
 
  private:
   PickleNodeId add(PickleNode node) {
-    archive.tree.nodes.push_back(std::move(node));
-    return static_cast<PickleNodeId>(archive.tree.nodes.size() - 1);
+    tree.nodes.push_back(std::move(node));
+    return static_cast<PickleNodeId>(tree.nodes.size() - 1);
   }
 };
 
@@ -134,7 +135,7 @@ void import_into(const std::string& directory, std::int64_t step, const Weights&
   Contents contents(weights, from, step);
   const Addresses addresses(all);
   std::map<const char*, std::size_t> weight_at;
-  std::unordered_map<std::string, std::uint32_t> crcs;
+  std::vector<std::uint32_t> crcs(weights.weights.size());
   std::size_t at = 0;
   for (std::size_t i = 0; i < weights.weights.size(); ++i) {
     const Weight& weight = weights.weights[i];
@@ -142,8 +143,8 @@ void import_into(const std::string& directory, std::int64_t step, const Weights&
     const std::string_view view(bytes == 0 ? "" : addresses.begin() + at, bytes);
     if (bytes > 0) weight_at[view.data()] = i;
     at += bytes;
-    contents.archive.storages[std::to_string(i)] = view;
-    std::uint32_t& crc = crcs[std::to_string(i)];
+    contents.tree.tensors[i].storage.contents = view;
+    std::uint32_t& crc = crcs[i];
     read_runs(weights, weight, weight.records, [](std::string_view) {});
     read_runs(weights, weight, weight.runs,
               [&](std::string_view piece) { crc = crc32(piece, crc); });
@@ -162,12 +163,13 @@ void import_into(const std::string& directory, std::int64_t step, const Weights&
             crc = crc32(piece, crc);
             file.write(piece.data(), piece.size());
           });
-          if (crc != crcs[std::to_string(weight->second)]) refuse_files(from + " has changed");
+          if (crc != crcs[weight->second]) refuse_files(from + " has changed");
         } catch (const Failed& thrown) {
           failed = thrown;
         }
     };
-    const Result<void> done = write_state_archive(contents.archive, crcs, put);
+    const Result<void> done = write_state_archive(
+        contents.tree, [&](const PickleStorage& storage) { return crcs[storage.record]; }, put);
     if (!done) failed = Failed{ExitCode::kFiles, concat(from, ": ", done.error().message())};
     if (failed) throw *failed;  // leaves no file
   };

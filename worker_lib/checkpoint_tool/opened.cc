@@ -58,9 +58,9 @@ Result<void> read_outlines(Opened& opened) {
     opened.archive = std::move(archives.front());
     return {};
   }
-  Result<MergedArchive> merged = merge_shards(archives);
+  Result<StateArchive> merged = merge_shards(archives);
   if (!merged) return merged.error();
-  opened.archive = std::move(merged->archive);
+  opened.archive = *std::move(merged);
   return {};
 }
 

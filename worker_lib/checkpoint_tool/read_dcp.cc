@@ -160,7 +160,7 @@ class DcpReader {
       for (std::size_t i = 0; i < size.size(); ++i)
         expect(offsets[i] <= size[i] && part.sizes[i] <= size[i] - offsets[i],
                "a part is not within its tensor");
-      const std::string_view bytes = reach_of(part, archive.storages.at(part.storage.key));
+      const std::string_view bytes = reach_of(part, part.storage.contents);
       Run whole{.file = files_.at(place->second.file),
                 .at = place->second.at + (bytes.empty() ? 0 : outline->position_of(bytes)),
                 .bytes = bytes.size()};

@@ -5,15 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <set>
 #include <span>
 
-#include "base/assert.h"
 #include "base/joined.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/serialization/core/archive_writer.h"
+#include "worker_lib/serialization/refilled_dict.h"
 #include "worker_lib/serialization/value_pickler.h"
 #include "worker_lib/util/sha256.h"
 
@@ -98,17 +100,60 @@ struct Conversion {
            DistError::Kind::kUnsupported);
   }
 
-  c10::IValue key(const PickleNode& node) const {
+  // Many dicts have the same keys, as nodes that they share. A text is made once for those that
+  // follow each other.
+  struct Text {
+    PickleNodeId id = 0;
+    c10::IValue value = {};
+  };
+  std::array<Text, 16> texts = {};
+
+  c10::IValue key(PickleNodeId id) {
+    const PickleNode& node = archive.tree[id];
     switch (node.kind) {
       case kBool:
       case kInteger:
-      case kDouble:
-      case kString: return value(node);
+      case kDouble: return value(node);
+      case kString: {
+        Text& text = texts[id % texts.size()];
+        if (text.id != id || text.value.isNone()) text = {id, value(node)};
+        return text.value;
+      }
       default: cannot_hold("a key that is ", to_text(node.kind));
     }
   }
 
-  c10::IValue value(const PickleNode& node) const {
+  std::size_t hash_of(const PickleNode& key) const {
+    switch (key.kind) {
+      case kBool: return std::hash<bool>()(key.integer != 0);
+      case kInteger: return std::hash<std::int64_t>()(key.integer);
+      case kDouble: return std::hash<double>()(key.real);
+      default: return std::hash<std::string_view>()(key.text);
+    }
+  }
+
+  // Refuses keys that were chosen to have one place. LibTorch's hash table doubles until each key
+  // is near its place, so it would take all memory. Other keys are near theirs in a table of four
+  // times the size, at most.
+  void expect_places(const PickleNode& dict) const {
+    constexpr std::uint64_t kFibonacci = 11400714819323198485u;  // as in LibTorch's table
+    const auto bits = static_cast<std::size_t>(std::bit_width(dict.items.size() / 2)) + 3;
+    if (dict.items.size() / 2 <= bits) return;
+    std::vector<std::uint8_t> keys(std::size_t{1} << bits);  // by place; at most 255
+    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2) {
+      std::uint8_t& here = keys[(kFibonacci * hash_of(archive.tree[dict.items[i]])) >> (64 - bits)];
+      if (here < std::numeric_limits<std::uint8_t>::max()) ++here;
+    }
+    std::size_t waiting = 0;  // keys that take one of the next places
+    for (const std::uint8_t here : keys) {
+      waiting += here;
+      if (waiting > bits)
+        corrupt(file, "keys of a dict were chosen to fill the memory of a hash table");
+      if (waiting > 0) --waiting;
+    }
+  }
+
+  c10::IValue value(const PickleNode& node) {
     const PickleTree& tree = archive.tree;
     switch (node.kind) {
       case kNone: return {};
@@ -131,10 +176,11 @@ struct Conversion {
         return c10::ivalue::Tuple::create(std::move(items));
       }
       case kDict: {
+        expect_places(node);
         PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
         dict.reserve(node.items.size() / 2);
         for (std::size_t i = 0; i + 1 < node.items.size(); i += 2)
-          dict.insert(key(tree[node.items[i]]), value(tree[node.items[i + 1]]));
+          dict.insert(key(node.items[i]), value(tree[node.items[i + 1]]));
         return dict;
       }
       case kBigInteger:
@@ -174,8 +220,8 @@ void write_pickle(const c10::IValue& top, const WriteBytes& write) {
   zip.finish();
 }
 
-ArchiveTensors::ArchiveTensors(const StateArchive& archive)
-    : ArchiveTensors(archive, [](std::string_view bytes) {
+ArchiveTensors::ArchiveTensors()
+    : ArchiveTensors([](std::string_view bytes) {
         const auto size = static_cast<std::int64_t>(bytes.size());
         c10::Storage storage = torch::empty({size}, torch::kUInt8).storage();
         if (!bytes.empty()) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
@@ -188,10 +234,9 @@ torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
   if (known == kDtypes.end())
     refuse(concat("a tensor of dtype ", tensor.dtype.name, ", which is not supported"),
            DistError::Kind::kUnsupported);
-  const auto saved = archive_.storages.find(tensor.storage.key);
-  DDPRUN_ASSERT(saved != archive_.storages.end(), "an archive has the storages of its tensors");
-  c10::Storage& storage = storages_[&saved->first];
-  if (!storage) storage = make_storage_(saved->second);
+  if (tensor.storage.record >= storages_.size()) storages_.resize(tensor.storage.record + 1);
+  c10::Storage& storage = storages_[tensor.storage.record];
+  if (!storage) storage = make_storage_(tensor.storage.contents);
   torch::Tensor result;
   if (storage.device().is_cpu()) {
     result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
@@ -215,7 +260,7 @@ c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, Archi
 
 c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordCrcs crcs) {
   const StateArchive archive = open_state_archive(bytes, file, crcs);
-  ArchiveTensors tensors(archive);
+  ArchiveTensors tensors;
   return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
 }
 
@@ -401,13 +446,13 @@ PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors)
 
 PickleDict module_state(const torch::nn::Module& module,
                         const std::function<bool(const std::string&)>& keeps,
-                        const TensorForFile& for_file) {
-  PickleDict dict = make_string_dict();
-  auto tensors = tensors_of(module);
+                        const TensorForFile& for_file, std::optional<PickleDict> old) {
+  RefilledDict dict(std::move(old), make_string_dict);
+  const auto tensors = tensors_of(module);
   if (!keeps) dict.reserve(tensors.size());
-  for (auto& [name, tensor] : tensors)
-    if (!keeps || keeps(name)) dict.insert(std::move(name), for_file(tensor));
-  return dict;
+  for (const auto& [name, tensor] : tensors)
+    if (!keeps || keeps(name)) dict.add(name, for_file(tensor));
+  return dict.finish();
 }
 
 namespace {

@@ -15,9 +15,9 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -52,19 +52,15 @@ class ArchiveTensors {
   // Makes a storage for the archive's bytes, on any device.
   using MakeStorage = std::function<c10::Storage(std::string_view bytes)>;
 
-  // The archive must outlive this. Storages are copies of the archive's bytes, on the CPU.
-  explicit ArchiveTensors(const StateArchive& archive);
-  ArchiveTensors(const StateArchive& archive, MakeStorage make_storage)
-      : archive_(archive), make_storage_(std::move(make_storage)) {
-    storages_.reserve(archive.storages.size());
-  }
+  // Storages are copies of the archive's bytes, on the CPU.
+  ArchiveTensors();
+  explicit ArchiveTensors(MakeStorage make_storage) : make_storage_(std::move(make_storage)) {}
   // Makes a tensor. kUnsupported: this LibTorch lacks the dtype.
   torch::Tensor make(const PickleTensor& tensor);
 
  private:
-  const StateArchive& archive_;
   const MakeStorage make_storage_;
-  std::unordered_map<const std::string*, c10::Storage> storages_;  // by the archive's key
+  std::vector<c10::Storage> storages_;  // by the number of the record
 };
 
 // Returns the contents of a file as LibTorch's values. bytes: the bytes of the file. Throws
@@ -124,10 +120,11 @@ PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors)
 using TensorForFile = std::function<torch::Tensor(const torch::Tensor&)>;
 
 // Returns parameters and buffers by name, on the CPU (Python's state dict). keeps: selects
-// names; empty: all.
+// names; empty: all. old: an earlier result to refill (refilled_dict.h).
 PickleDict module_state(const torch::nn::Module& module,
                         const std::function<bool(const std::string&)>& keeps = {},
-                        const TensorForFile& for_file = tensor_for_file);
+                        const TensorForFile& for_file = tensor_for_file,
+                        std::optional<PickleDict> old = {});
 
 // Returns names and tensors of parameters and buffers, in the order of Python's state dict.
 std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module);

@@ -9,6 +9,7 @@
 #include "base/concat.h"
 #include "ddprun/adadelta.h"
 #include "ddprun/zero_optimizer.h"
+#include "worker_lib/serialization/refilled_dict.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -195,14 +196,14 @@ auto with_description(const Optimizer& optimizer, Use&& use) {
 // Writes fields into a dict. The texts of their keys outlive it.
 struct Writer {
   const TensorForFile& for_file;
-  PickleDict dict = make_string_dict();
+  RefilledDict dict{std::nullopt, make_string_dict};
   // The keys so far. Every parameter has the same ones.
   std::vector<std::pair<const char*, c10::IValue>> keys = {};
 
   void add(const char* key, c10::IValue value) {
     auto known = std::ranges::find(keys, key, &std::pair<const char*, c10::IValue>::first);
     if (known == keys.end()) known = keys.insert(known, {key, key});
-    dict.insert(known->second, std::move(value));
+    dict.add(known->second, std::move(value));
   }
 
   void operator()(const char* key, double value) { add(key, value); }
@@ -331,16 +332,16 @@ c10::impl::GenericList saved_groups(const Optimizer& optimizer, const TensorForF
     Writer writer{for_file};
     const auto options = group.options().clone();
     D::visit_options(static_cast<typename D::Options&>(*options), writer);
-    writer.dict.insert("params", params);
-    groups.push_back(writer.dict);
+    writer.add("params", params);
+    groups.push_back(writer.dict.finish());
   }
   return groups;
 }
 
 template <class D>
 PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std::size_t)>& keeps,
-                       const TensorForFile& for_file) {
-  PickleDict result = make_int_dict();
+                       const TensorForFile& for_file, std::optional<PickleDict> old) {
+  RefilledDict result(std::move(old), make_int_dict);
   if (!keeps) result.reserve(optimizer.state().size());
   std::int64_t index = -1;
   Writer writer{for_file};
@@ -350,11 +351,11 @@ PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std:
       if (keeps && !keeps(static_cast<std::size_t>(index))) continue;
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;  // the parameter had no gradient yet
-      writer.dict = make_string_dict();
+      writer.dict = RefilledDict(result.old_dict(index), make_string_dict);
       D::visit_state(static_cast<typename D::State&>(*found->second), writer);
-      if (writer.dict.size() > 0) result.insert(index, writer.dict);
+      if (PickleDict dict = writer.dict.finish(); !dict.empty()) result.add(index, std::move(dict));
     }
-  return result;
+  return result.finish();
 }
 
 template <class D>
@@ -420,11 +421,11 @@ std::string optimizer_class(const Optimizer& optimizer) {
 
 PickleDict optimizer_state(const Optimizer& optimizer,
                            const std::function<bool(std::size_t)>& keeps,
-                           const TensorForFile& for_file) {
+                           const TensorForFile& for_file, std::optional<PickleDict> old) {
   return with_description(optimizer, [&](auto description) {
     using D = decltype(description);
     PickleDict dict = make_string_dict();
-    dict.insert("state", saved_state<D>(optimizer, keeps, for_file));
+    dict.insert("state", saved_state<D>(optimizer, keeps, for_file, std::move(old)));
     dict.insert("param_groups", saved_groups<D>(optimizer, for_file));
     return dict;
   });

@@ -27,10 +27,12 @@ namespace ddprun {
 std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 
 // Returns the state. Of an optimizer whose state is sharded over the ranks: this rank's share.
-// keeps: selects the i-th parameter's state; empty: all.
+// keeps: selects the i-th parameter's state; empty: all. old: the entry "state" of an earlier
+// result, to refill (refilled_dict.h).
 PickleDict optimizer_state(const torch::optim::Optimizer& optimizer,
                            const std::function<bool(std::size_t)>& keeps = {},
-                           const TensorForFile& for_file = tensor_for_file);
+                           const TensorForFile& for_file = tensor_for_file,
+                           std::optional<PickleDict> old = {});
 
 // Returns whether the state is sharded over the ranks.
 bool is_sharded(const torch::optim::Optimizer& optimizer);

@@ -94,7 +94,7 @@ StateDict load_state_dict(const std::string& path) {
         !entries.empty() && std::ranges::all_of(entries, [&](const PickleEntry& entry) {
           return tree[entry.key].text.starts_with(kParallelPrefix);
         });
-    ArchiveTensors tensors(file->archive);
+    ArchiveTensors tensors;
     StateDict result;
     for (const auto& [key, value] : entries)
       result.insert(std::string(without_prefix(tree[key].text, parallel)),
@@ -124,7 +124,7 @@ void load_optimizer_state_dict(const std::string& path, torch::optim::Optimizer&
         saved && saved->text != optimizer_class(optimizer))
       refuse(concat("read ", path, ": it holds the state of ", saved->text, ", this optimizer is ",
                     optimizer_class(optimizer)));
-    ArchiveTensors tensors(file->archive);
+    ArchiveTensors tensors;
     load_optimizer_state(optimizer, to_ivalue(file->archive, *state, tensors, path), path);
   });
 }

@@ -22,6 +22,24 @@ bool is_private(const torch::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
+// Returns the dict under this key; nullopt if there is none.
+std::optional<c10::impl::GenericDict> dict_in(const c10::IValue& parent, const char* key) {
+  if (!parent.isGenericDict()) return std::nullopt;
+  const auto entries = parent.toGenericDict();
+  const auto found = entries.find(key);
+  if (found == entries.end() || !found->value().isGenericDict()) return std::nullopt;
+  return found->value().toGenericDict();
+}
+
+// Tensors of a GPU would keep their memory otherwise.
+void drop_values(const c10::impl::GenericDict& dict) {
+  for (const auto& entry : dict)
+    if (entry.value().isGenericDict())
+      drop_values(entry.value().toGenericDict());
+    else
+      entry.setValue(c10::IValue());
+}
+
 bool may_hold_tensors(const c10::IValue& value) {
   return value.isTensor() || value.isGenericDict() || value.isList() || value.isTuple();
 }
@@ -37,6 +55,14 @@ void StateSnapshot::begin() {
 void StateSnapshot::end() {
   buffers_.resize(next_);
   other_copies_.clear();
+}
+
+void StateSnapshot::give_back(const c10::IValue& contents) {
+  dicts_.model = dict_in(contents, "model");
+  if (const auto optimizer = dict_in(contents, "optimizer"))
+    dicts_.optimizer_states = dict_in(*optimizer, "state");
+  for (const auto& dict : {dicts_.model, dicts_.optimizer_states})
+    if (dict) drop_values(*dict);
 }
 
 c10::IValue StateSnapshot::take(const c10::IValue& live) {

@@ -13,13 +13,15 @@
 //   other = snapshot.copy(other);
 //   snapshot.end();
 //
-// One owner thread. Holds as much memory as the state has. Throws what LibTorch throws (memory).
+// One thread at a time. Holds as much memory as the state has. Throws what LibTorch throws
+// (memory).
 #pragma once
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/types.h>
 
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -38,6 +40,16 @@ class StateSnapshot {
   c10::IValue copy(const c10::IValue& value);
   void end();
 
+  // The dicts of a checkpoint's contents that may have many entries.
+  struct Dicts {
+    std::optional<c10::impl::GenericDict> model = {}, optimizer_states = {};
+  };
+  // Keeps the keys of contents that were written, for the next save. The contents must belong to
+  // nothing else.
+  void give_back(const c10::IValue& contents);
+  // Returns what the last give_back() kept, once. The values are None.
+  Dicts take_dicts() { return std::exchange(dicts_, {}); }
+
   // Takes a snapshot of one tree.
   c10::IValue take(const c10::IValue& live);
 
@@ -51,6 +63,7 @@ class StateSnapshot {
   std::size_t next_ = 0;
   // The copies of this snapshot, by the address of the original. Of a dense tensor: which buffer.
   ska::flat_hash_map<const void*, std::size_t> copies_;
+  Dicts dicts_;
   // More tensors at such an address, and others: the original and the copy.
   std::unordered_map<const void*, std::vector<std::pair<torch::Tensor, torch::Tensor>>>
       other_copies_;

@@ -18,16 +18,16 @@ using testing_support::TemporaryDirectory;
 // Returns a file of torch.save with one tensor of these bytes, under the name "a".
 std::string archive_of(const std::string& bytes) {
   using enum PickleKind;
-  StateArchive archive;
-  archive.storages["0"] = bytes;
+  PickleTree tree;
   const auto count = static_cast<std::int64_t>(bytes.size());
-  archive.tree.tensors.push_back(
-      {.storage = {"0", count}, .dtype = {"uint8", 1}, .sizes = {count}, .strides = {1}});
-  archive.tree.nodes.push_back({.kind = kDict, .items = {1, 2}});
-  archive.tree.nodes.push_back({.kind = kString, .text = "a"});
-  archive.tree.nodes.push_back({.kind = kTensor});
+  tree.tensors.push_back(
+      {.storage = {"0", count, bytes}, .dtype = {"uint8", 1}, .sizes = {count}, .strides = {1}});
+  tree.nodes.push_back({.kind = kDict, .items = {1, 2}});
+  tree.nodes.push_back({.kind = kString, .text = "a"});
+  tree.nodes.push_back({.kind = kTensor});
   std::string file;
-  EXPECT_TRUE(write_state_archive(archive, {}, [&](const void* data, std::size_t size) {
+  const auto no_crcs = [](const PickleStorage&) { return std::nullopt; };
+  EXPECT_TRUE(write_state_archive(tree, no_crcs, [&](const void* data, std::size_t size) {
     file.append(static_cast<const char*>(data), size);
   }));
   return file;
@@ -49,7 +49,7 @@ TEST_F(FileOutlineTest, KnowsWhereStoragesAreWithoutReadingThem) {
   const std::string file = archive_of(bytes);
   const Result<FileOutline> outline = outline_of(file, file.size());
   ASSERT_TRUE(outline) << outline.error().message();
-  const std::string_view storage = outline->archive().storages.at("0");
+  const std::string_view storage = outline->archive().tree.tensors[0].storage.contents;
   EXPECT_EQ(storage.size(), bytes.size());
   EXPECT_EQ(outline->position_of(storage), file.find(bytes));
   for (const FileOutline::Part& part : outline->parts())
@@ -141,7 +141,9 @@ TEST_F(FileOutlineTest, DamagedOutlinesAreRefusedOrHarmless) {
     damaged[at] = '\xff';
     const Result<FileOutline> outline = outline_of(damaged, damaged.size());
     if (!outline || !outline->agrees_with(0, file)) continue;
-    EXPECT_EQ(outline->position_of(outline->archive().storages.at("0")), file.find("abc")) << at;
+    EXPECT_EQ(outline->position_of(outline->archive().tree.tensors[0].storage.contents),
+              file.find("abc"))
+        << at;
   }
 }
 

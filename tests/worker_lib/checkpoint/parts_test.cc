@@ -25,6 +25,7 @@
 #include "tests/support/torch.h"
 #include "tests/worker_lib/support/pickled.h"
 #include "worker_lib/checkpoint/contents.h"
+#include "worker_lib/checkpoint/core/state_text.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/context/save_request.h"
 #include "worker_lib/serialization/checkpoint_state.h"
@@ -206,6 +207,45 @@ TEST_F(CheckpointParts, ConjugateAndNegativeViewsAreSavedAsTheirValues) {
         EXPECT_TRUE(torch::equal(state.tensors[name], tensor)) << name;
     });
   }
+}
+
+void expect_same_contents(const std::string& one, const std::string& other) {
+  const auto a = read_state_archive(one, RecordCrcs::kCheck);
+  const auto b = read_state_archive(other, RecordCrcs::kCheck);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(to_lines(a->tree, 0), to_lines(b->tree, 0));
+  ASSERT_EQ(a->tree.tensors.size(), b->tree.tensors.size());
+  for (std::size_t i = 0; i < a->tree.tensors.size(); ++i)
+    EXPECT_EQ(a->tree.tensors[i].storage.contents, b->tree.tensors[i].storage.contents);
+}
+
+// A later save uses the dicts of the one before. The model and the optimizer's state grow here.
+TEST_F(CheckpointParts, LaterSavesHaveTheContentsOfAFirstOne) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1));
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.1));
+  const TrainingState state{.model = net.get(), .optimizer = &optimizer, .has_position = false};
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, {.directory = directory_ / "all", .keep_last = 9});
+    for (int step = 0; step < 6; ++step) {
+      if (step == 2) net->push_back(torch::nn::Linear(1, 1));
+      if (step == 4)
+        optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+            net[2]->parameters(), std::make_unique<torch::optim::AdamOptions>(0.2)));
+      const auto used = static_cast<std::size_t>(step < 1 ? 1 : 2);
+      net->zero_grad();
+      torch::Tensor x = torch::rand({4, 2});
+      for (std::size_t i = 0; i < used; ++i) x = net[i]->as<torch::nn::Linear>()->forward(x);
+      if (step > 4) x = net[2]->as<torch::nn::Linear>()->forward(x);
+      x.sum().backward();
+      optimizer.step();
+      const std::string name = concat("/step-00000000000", step, ".pt");
+      const std::string alone = directory_ / concat("step ", step);
+      manager.save(step, state);
+      manager.wait();
+      CheckpointManager(group, 0, {.directory = alone}).save(step, state);
+      expect_same_contents(read_file(directory_ / "all" + name), read_file(alone + name));
+    }
+  });
 }
 
 TEST_F(CheckpointParts, PythonFindsThemByName) {

@@ -10,7 +10,9 @@
 
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/torch.h"
+#include "tests/worker_lib/serialization/core/names_of_one_hash.h"
 #include "tests/worker_lib/support/pickled.h"
+#include "worker_lib/serialization/core/archive_writer.h"
 
 namespace ddprun {
 namespace {
@@ -45,6 +47,56 @@ TEST(CheckpointState, JsonThatNoPickleHoldsIsRefused) {
                     HasSubstr("18446744073709551615 does not fit"));
   EXPECT_DIST_ERROR(from_json("\xff"), Kind::kInvalidArgument, HasSubstr("UTF-8"));
   EXPECT_DIST_ERROR(from_json(json::binary({1})), Kind::kInvalidArgument, HasSubstr("binary"));
+}
+
+// A file with a dict of these keys.
+std::string file_with(const std::vector<PickleNode>& keys) {
+  PickleTree tree;
+  tree.nodes.push_back({.kind = PickleKind::kDict});
+  for (const PickleNode& key : keys) {
+    tree.nodes.push_back(key);
+    tree.nodes.push_back({.kind = PickleKind::kNone});
+    for (int i = 2; i > 0; --i)
+      tree.nodes[0].items.push_back(static_cast<PickleNodeId>(tree.nodes.size()) -
+                                    static_cast<PickleNodeId>(i));
+  }
+  std::string file;
+  const auto no_crcs = [](const PickleStorage&) { return std::nullopt; };
+  EXPECT_TRUE(write_state_archive(tree, no_crcs, [&](const void* data, std::size_t bytes) {
+    file.append(static_cast<const char*>(data), bytes);
+  }));
+  return file;
+}
+
+// LibTorch's hash table would double until memory ran out.
+TEST(CheckpointState, KeysThatFillTheMemoryOfAHashTableAreRefused) {
+  constexpr std::uint64_t kInverse = 0xF1DE83E19937733D;  // of the table's factor, modulo 2^64
+  static_assert(kInverse * 11400714819323198485u == 1);
+  std::vector<PickleNode> numbers, texts, mixed{{.kind = PickleKind::kBool}};
+  for (std::uint64_t i = 0; i < 60; ++i)
+    numbers.push_back(
+        {.kind = PickleKind::kInteger, .integer = static_cast<std::int64_t>(i * kInverse)});
+  for (const std::string& name : names_of_one_hash(60))
+    texts.push_back({.kind = PickleKind::kString, .text = name});
+  mixed.insert(mixed.end(), numbers.begin(), numbers.end());
+  for (const auto& keys : {numbers, texts, mixed})
+    EXPECT_DIST_ERROR(read_pickle(file_with(keys), "f.pt"), Kind::kCorrupt,
+                      HasSubstr("read f.pt: keys of a dict were chosen"));
+  numbers.resize(6);  // too few to do harm
+  EXPECT_EQ(read_pickle(file_with(numbers), "f.pt").toGenericDict().size(), 6u);
+}
+
+TEST(CheckpointState, UsualKeysHaveTheirPlaces) {
+  for (const std::int64_t step : {1, 7, 64, 1 << 20}) {
+    std::vector<PickleNode> numbers, texts, reals;
+    for (std::int64_t i = 0; i < 3000; ++i) {
+      numbers.push_back({.kind = PickleKind::kInteger, .integer = i * step});
+      texts.push_back({.kind = PickleKind::kString, .text = concat("layer.", i * step, ".weight")});
+      reals.push_back({.kind = PickleKind::kDouble, .real = static_cast<double>(i * step) / 8});
+    }
+    for (const auto& keys : {numbers, texts, reals})
+      EXPECT_EQ(read_pickle(file_with(keys), "f.pt").toGenericDict().size(), keys.size()) << step;
+  }
 }
 
 TEST(CheckpointState, TensorsKeepDtypeStridesAndSharing) {

@@ -41,6 +41,26 @@ TEST(StateSnapshot, UsesItsMemoryAgain) {
   EXPECT_NE(pointer(), first) << "another shape, other memory";
 }
 
+// The memory of tensors that were made for a save is not kept until the next one.
+TEST(StateSnapshot, KeepsTheKeysOfASaveAndNoTensor) {
+  PickleDict of_parameter = make_string_dict(), states = make_int_dict();
+  of_parameter.insert("momentum_buffer", torch::rand({3}));
+  states.insert(std::int64_t{0}, of_parameter);
+  PickleDict contents = make_string_dict(), optimizer = make_string_dict();
+  optimizer.insert("state", states);
+  contents.insert("model", tree_of({{"w", torch::rand({3, 4})}}));
+  contents.insert("optimizer", optimizer);
+  StateSnapshot snapshot;
+  snapshot.give_back(contents);
+  const StateSnapshot::Dicts dicts = snapshot.take_dicts();
+  ASSERT_TRUE(dicts.model && dicts.optimizer_states);
+  EXPECT_TRUE(dicts.model->at("w").isNone());
+  EXPECT_TRUE(entry_of(dicts.optimizer_states->at(std::int64_t{0}), "momentum_buffer").isNone());
+  EXPECT_FALSE(snapshot.take_dicts().model);
+  snapshot.give_back(make_string_dict());
+  EXPECT_FALSE(snapshot.take_dicts().optimizer_states);
+}
+
 TEST(StateSnapshot, TiedWeightsStayOne) {
   const torch::Tensor weight = torch::rand({3, 4});
   StateSnapshot snapshot;

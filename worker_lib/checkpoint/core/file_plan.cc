@@ -1,7 +1,6 @@
 #include "worker_lib/checkpoint/core/file_plan.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "base/assert.h"
@@ -48,28 +47,27 @@ Result<FilePlan> plan_file(const std::vector<std::string>& pickles) {
   for (const std::string& pickle : pickles) {
     Result<PickleTree> tree = unpickle(pickle);
     if (!tree) return tree.error();
-    shards.push_back({.tree = *std::move(tree), .records = {}, .prefix = {}, .storages = {}});
+    shards.push_back({.tree = *std::move(tree), .records = {}, .prefix = {}});
   }
-  const Result<MergedArchive> merged = merge_shards(shards);
+  const Result<StateArchive> merged = merge_shards(shards);
   if (!merged) return merged.error();
-  Result<PickledTree> pickled = pickle_tree(merged->archive.tree);
+  Result<PickledTree> pickled = pickle_tree(merged->tree);
   if (!pickled) return pickled.error();
 
-  std::unordered_map<std::string_view, std::uint64_t> bytes_of;
-  for (const PickleTensor& tensor : merged->archive.tree.tensors)
-    bytes_of[tensor.storage.key] = static_cast<std::uint64_t>(tensor.storage.bytes);
   FilePlan plan;
   plan.records = {text_record(kPickleRecord, std::move(pickled->pickle)),
                   text_record(kByteOrderRecord, std::string(kByteOrder)),
                   text_record(kVersionRecord, std::string(kArchiveVersion))};
   for (std::size_t i = 0; i < pickled->storages.size(); ++i) {
-    const std::string_view key = pickled->storages[i];  // "SHARD/KEY"
+    const std::string_view key = pickled->storages[i].key;  // "SHARD/KEY"
     const std::size_t slash = key.find('/');
     const auto rank = parse_number<std::size_t>(key.substr(0, slash));
     const auto storage = parse_number<std::size_t>(key.substr(slash + 1));
     DDPRUN_ASSERT(rank && storage, "storages of shards have numbers");
-    plan.records.push_back(
-        {.name = storage_record(i), .bytes = bytes_of.at(key), .rank = *rank, .storage = *storage});
+    plan.records.push_back({.name = storage_record(i),
+                            .bytes = static_cast<std::uint64_t>(pickled->storages[i].bytes),
+                            .rank = *rank,
+                            .storage = *storage});
   }
   std::ranges::stable_sort(plan.records, {}, &FilePlan::Record::rank);
   plan.parts.resize(pickles.size());

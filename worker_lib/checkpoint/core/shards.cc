@@ -33,7 +33,7 @@ class Merger {
  public:
   explicit Merger(const std::vector<StateArchive>& shards) : shards_(shards) {}
 
-  MergedArchive run() {
+  StateArchive run() {
     for (std::size_t s = 0; s < shards_.size(); ++s) take(s);
     PickleNode top{.kind = kDict};
     for (auto [key, value] : entries_of(top_of(0))) {
@@ -63,13 +63,10 @@ class Merger {
     const std::string prefix = std::to_string(s) + "/";
     for (PickleTensor tensor : shard.tree.tensors) {
       tensor.storage.key.insert(0, prefix);
+      tensor.storage.record += records_;
       tree_.tensors.push_back(std::move(tensor));
     }
-    for (const auto& [key, bytes] : shard.storages) result_.archive.storages[prefix + key] = bytes;
-    const std::string data = shard.prefix + "data/";
-    for (const ZipRecord& record : shard.records)
-      if (record.name.starts_with(data))
-        result_.crcs[prefix + record.name.substr(data.size())] = record.crc;
+    records_ += shard.records.size();
     tops_.push_back(first_node + shard.tree.top);
     const PickleNode* number = find(s, top_of(s), "shard", kInteger);
     const PickleNode* count = find(s, top_of(s), "shards", kInteger);
@@ -139,14 +136,15 @@ class Merger {
   }
 
   const std::vector<StateArchive>& shards_;
-  MergedArchive result_;
-  PickleTree& tree_ = result_.archive.tree;
+  StateArchive result_;
+  PickleTree& tree_ = result_.tree;
+  std::size_t records_ = 0;  // of the shards so far
   std::vector<PickleNodeId> tops_;
 };
 
 }  // namespace
 
-Result<MergedArchive> merge_shards(const std::vector<StateArchive>& shards) {
+Result<StateArchive> merge_shards(const std::vector<StateArchive>& shards) {
   try {
     return Merger(shards).run();
   } catch (const Refused& refused) {

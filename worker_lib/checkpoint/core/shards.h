@@ -20,16 +20,10 @@
 
 namespace ddprun {
 
-struct MergedArchive {
-  // Storages have the keys "SHARD/KEY".
-  StateArchive archive;
-  // CRCs of the storages, by key, from the shards' directories.
-  std::unordered_map<std::string, std::uint32_t> crcs;
-};
-
-// Merges the shards. shards: in order; the bytes that they refer to must outlive the result.
+// Merges the shards. The storages get the keys "SHARD/KEY". The result has no records.
+// shards: in order; the bytes that they refer to must outlive the result.
 // kCorrupt if they do not belong together or something is missing. The message gives the number
 // of the shard.
-Result<MergedArchive> merge_shards(const std::vector<StateArchive>& shards);
+Result<StateArchive> merge_shards(const std::vector<StateArchive>& shards);
 
 }  // namespace ddprun

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <unordered_map>
 #include <vector>
 
 #include "base/concat.h"
@@ -26,8 +27,8 @@ class Pickler {
   }
 
   const std::string& text() const { return text_; }
-  // Returns the keys of the tree's storages, by their new numbers.
-  const std::vector<std::string>& storages() const { return storages_; }
+  // Returns the tree's storages, by their new numbers.
+  const std::vector<PickleStorage>& storages() const { return storages_; }
 
  private:
   void value(const PickleNode& node) {
@@ -102,7 +103,7 @@ class Pickler {
     const bool has_class = storage_class != kStorageClasses.end();
     const auto [number, is_new] =
         number_of_.try_emplace(tensor.storage.key, std::to_string(storages_.size()));
-    if (is_new) storages_.push_back(tensor.storage.key);
+    if (is_new) storages_.push_back(tensor.storage);
     global(has_class ? "torch._utils _rebuild_tensor_v2" : "torch._utils _rebuild_tensor_v3");
     text_ += "((";
     string("storage");
@@ -125,7 +126,7 @@ class Pickler {
   std::string text_;
   std::string refused_;
   std::unordered_map<std::string, std::string> number_of_;
-  std::vector<std::string> storages_;
+  std::vector<PickleStorage> storages_;
 };
 
 }  // namespace
@@ -141,21 +142,17 @@ Result<PickledTree> pickle_tree(const PickleTree& tree) {
 
 std::string storage_record(std::size_t number) { return concat("archive/data/", number); }
 
-Result<void> write_state_archive(const StateArchive& archive,
-                                 const std::unordered_map<std::string, std::uint32_t>& crc_of,
+Result<void> write_state_archive(const PickleTree& tree, const CrcOf& crc_of,
                                  const WriteBytes& write) {
-  const Result<PickledTree> pickled = pickle_tree(archive.tree);
+  const Result<PickledTree> pickled = pickle_tree(tree);
   if (!pickled) return pickled.error();
   ZipWriter zip(write);
   zip.add(std::string(kPickleRecord), pickled->pickle);
   zip.add(std::string(kByteOrderRecord), kByteOrder);
   zip.add(std::string(kVersionRecord), kArchiveVersion);
   std::size_t number = 0;
-  for (const std::string& key : pickled->storages) {
-    const auto crc = crc_of.find(key);
-    zip.add(storage_record(number++), archive.storages.at(key),
-            crc == crc_of.end() ? std::nullopt : std::optional(crc->second));
-  }
+  for (const PickleStorage& storage : pickled->storages)
+    zip.add(storage_record(number++), storage.contents, crc_of(storage));
   zip.finish();
   return {};
 }

@@ -65,8 +65,12 @@ inline constexpr std::array kStorageClasses = std::to_array<StorageClass>({
 
 // A storage, which is a record of the archive: "data/KEY".
 struct PickleStorage {
-  std::string key;
+  std::string key = {};
   std::int64_t bytes = 0;
+  // These are of an archive, not of a pickle alone: the record's bytes, and its number, by which
+  // tensors that share a storage are known.
+  std::string_view contents = {};
+  std::size_t record = 0;
 };
 
 // A tensor as a view of its storage. Every element lies within the storage's bytes. Sizes and

@@ -35,13 +35,13 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
   StateArchive archive{.records = *std::move(records)};
   if (archive.records.empty())
     return wrong(ErrorKind::kCorrupt, "it is a zip archive without records");
-  const std::string& first = archive.records.front().name;
+  const std::string_view first = archive.records.front().name;
   archive.prefix = first.substr(0, first.find('/') + 1);
   if (crcs == RecordCrcs::kCheck)
     for (const ZipRecord& record : archive.records)
       if (!has_right_crc(record))
-        return wrong(ErrorKind::kCorrupt, "the bytes of record '" + record.name +
-                                              "' do not match its CRC: it is damaged");
+        return wrong(ErrorKind::kCorrupt, concat("the bytes of record '", record.name,
+                                                 "' do not match its CRC: it is damaged"));
   RecordIndex index(archive.records.size());
   for (const ZipRecord& record : archive.records) (void)index.add(record);
   const ZipRecord* const pickle = index.find(archive.prefix + "data.pkl");
@@ -59,10 +59,9 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
   Result<PickleTree> tree = unpickle(*pickled);
   if (!tree) return tree.error();
   archive.tree = *std::move(tree);
-  archive.storages.reserve(archive.tree.tensors.size());
   std::string name = archive.prefix + "data/";
   const std::size_t folder = name.size();
-  for (const PickleTensor& tensor : archive.tree.tensors) {
+  for (PickleTensor& tensor : archive.tree.tensors) {
     name.resize(folder);
     name += tensor.storage.key;
     const ZipRecord* const found = index.find(name);
@@ -70,7 +69,8 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
     if (found->bytes.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
       return wrong(ErrorKind::kCorrupt, concat("record '", name, "' has ", found->bytes.size(),
                                                " bytes, the pickle says ", tensor.storage.bytes));
-    archive.storages.try_emplace(tensor.storage.key, found->bytes);
+    tensor.storage.contents = found->bytes;
+    tensor.storage.record = static_cast<std::size_t>(found - archive.records.data());
   }
   return archive;
 }

@@ -6,12 +6,12 @@
 //   PREFIX/byteorder      "little"; older files lack it
 //   PREFIX/version, ...   not needed
 //
-// Pure; any thread. The bytes of the file must outlive the value.
+// Pure; any thread. The bytes of the file, and those that ReadPart returned, must outlive the
+// value.
 #pragma once
 
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -24,11 +24,9 @@ namespace ddprun {
 enum class RecordCrcs { kCheck, kTrust };
 
 struct StateArchive {
-  PickleTree tree;
+  PickleTree tree;  // the contents of its storages have the sizes that it gives
   std::vector<ZipRecord> records;
   std::string prefix;  // "archive/"
-  // The storages that `tree` refers to, by key. Each has the size that the tree gives.
-  std::unordered_map<std::string, std::string_view> storages;
 };
 
 // Reads a file. kCorrupt: damaged. kUnsupported: big-endian, older than the zip format (PyTorch

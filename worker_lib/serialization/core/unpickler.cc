@@ -41,6 +41,8 @@ constexpr std::size_t kBytesPerValue = 16;  // of copied texts
 constexpr std::size_t kMaxKeyNodes = 64;    // a key with tuples is compared as a text
 constexpr std::size_t kMaxNameBytes = 200;  // of a global, or the key of a storage
 constexpr std::size_t kMostArguments = 64;  // of a call
+// Of checkpoints. Room for fewer is made by copying.
+constexpr std::size_t kUsualBytesPerNode = 24, kUsualBytesPerTensor = 64;
 
 // Returns a text of the file for a message: printable and short.
 std::string shown(std::string_view text) {
@@ -122,7 +124,10 @@ class Machine {
       : all_(pickle),
         left_(pickle),
         most_(max_pickle_nodes(pickle.size())),
-        is_dcp_(names == PickleNames::kDcp) {}
+        is_dcp_(names == PickleNames::kDcp) {
+    tree_.nodes.reserve(pickle.size() / kUsualBytesPerNode);
+    tree_.tensors.reserve(pickle.size() / kUsualBytesPerTensor);
+  }
 
   Result<PickleTree> run() {
     try {

@@ -21,6 +21,8 @@ constexpr std::size_t kEnd64Bytes = 56;
 constexpr std::size_t kEntryBytes = 46;
 constexpr std::size_t kMaxComment = 0xffff;
 constexpr std::uint16_t kEncrypted = 1;
+// Of a search. By chance, few of a million names need more.
+constexpr std::size_t kMostSteps = 64;
 
 Error corrupt(std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read the zip archive", .cause = std::move(cause)};
@@ -142,9 +144,8 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
   if (!contents) return corrupt_record("reaches beyond the end of the file");
   if (local.u16(26) != name.size() || header->substr(kZipLocalBytes) != name)
     return corrupt_record("has another name at its position");
-  ZipRecord result{.name = std::string(name),
-                   .bytes = *contents,
-                   .crc = static_cast<std::uint32_t>(entry.u32(16))};
+  ZipRecord result{
+      .name = name, .bytes = *contents, .crc = static_cast<std::uint32_t>(entry.u32(16))};
   entries.remove_prefix(bytes);
   return result;
 }
@@ -174,7 +175,7 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
   places.reserve(records.size());
   RecordIndex names(records.size());
   for (const ZipRecord& record : records) {
-    if (!names.add(record)) return corrupt("it has two records '" + record.name + "'");
+    if (!names.add(record)) return corrupt(concat("it has two records '", record.name, "'"));
     if (!record.bytes.empty()) places.push_back(record.bytes);
   }
   std::ranges::sort(places, {}, [](std::string_view place) { return place.data(); });
@@ -186,21 +187,29 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive, const ReadPart
 
 RecordIndex::RecordIndex(std::size_t most) : places_(std::bit_ceil(2 * most + 1)) {}
 
-std::size_t RecordIndex::place_of(std::string_view name) const {
-  const std::size_t mask = places_.size() - 1;
-  std::size_t place = std::hash<std::string_view>()(name) & mask;
-  while (places_[place] && places_[place]->name != name) place = (place + 1) & mask;
-  return place;
+const RecordIndex::Place* RecordIndex::place_of(std::string_view name, std::size_t hash) const {
+  for (std::size_t i = 0; i < kMostSteps; ++i) {
+    const Place& place = places_[(hash + i) & (places_.size() - 1)];
+    if (!place.record || (place.hash == hash && place.record->name == name)) return &place;
+  }
+  return nullptr;
 }
 
 bool RecordIndex::add(const ZipRecord& record) {
-  const ZipRecord*& place = places_[place_of(record.name)];
-  if (place) return false;
-  place = &record;
+  const std::size_t hash = std::hash<std::string_view>()(record.name);
+  const Place* const place = place_of(record.name, hash);
+  if (!place) return far_.emplace(record.name, &record).second;
+  if (place->record) return false;
+  places_[static_cast<std::size_t>(place - places_.data())] = {&record, hash};
   return true;
 }
 
-const ZipRecord* RecordIndex::find(std::string_view name) const { return places_[place_of(name)]; }
+const ZipRecord* RecordIndex::find(std::string_view name) const {
+  if (const Place* const place = place_of(name, std::hash<std::string_view>()(name)))
+    return place->record;
+  const auto found = far_.find(name);
+  return found == far_.end() ? nullptr : found->second;
+}
 
 bool has_right_crc(const ZipRecord& record) { return crc32(record.bytes) == record.crc; }
 

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -21,7 +21,7 @@
 namespace ddprun {
 
 struct ZipRecord {
-  std::string name;
+  std::string_view name;   // in the archive's directory
   std::string_view bytes;  // in the archive
   std::uint32_t crc = 0;   // as the directory gives it
 };
@@ -32,15 +32,16 @@ using ReadPart = std::function<Result<std::string_view>(std::string_view part)>;
 // Returns the part itself, for an archive in memory.
 Result<std::string_view> part_in_memory(std::string_view part);
 
-// Returns the records in the directory's order; they refer into `archive`. No two overlap, none
+// Returns the records in the directory's order; they refer into `archive`, and their names into
+// what `read` returned. No two overlap, none
 // reaches beyond the archive, and all names differ. kCorrupt: the archive is damaged or cut off.
 // kUnsupported: it is complete, but compressed, encrypted or in several files.
 // read: gets the directory and each record's header, never the records. Its errors are returned.
 Result<std::vector<ZipRecord>> read_zip(std::string_view archive,
                                         const ReadPart& read = part_in_memory);
 
-// RecordIndex: finds records by name. It costs a fraction of a map's time. The records must outlive
-// it.
+// RecordIndex: finds records by name. It costs a fraction of a map's time. Names that were chosen
+// to have one hash make it no slower than a map. The records must outlive it.
 class RecordIndex {
  public:
   // most: how many records there can be.
@@ -51,10 +52,16 @@ class RecordIndex {
   const ZipRecord* find(std::string_view name) const;
 
  private:
-  // Returns where the record of a name is, or where it would be added.
-  std::size_t place_of(std::string_view name) const;
+  struct Place {
+    const ZipRecord* record = nullptr;
+    std::size_t hash = 0;  // of the name
+  };
+  // Returns the place of a name's record, or an empty one for it. nullptr: all places near its hash
+  // have other records.
+  const Place* place_of(std::string_view name, std::size_t hash) const;
 
-  std::vector<const ZipRecord*> places_;  // a power of two, at least half of them null
+  std::vector<Place> places_;                         // a power of two, at least half of them empty
+  std::map<std::string_view, const ZipRecord*> far_;  // records without a place near their hash
 };
 
 // Returns whether the record's bytes match its CRC-32.

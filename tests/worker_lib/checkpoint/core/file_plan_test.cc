@@ -97,7 +97,8 @@ TEST(FilePlan, PartsTogetherAreTheArchiveOfTheMergedShards) {
     const Result<StateArchive> archive = read_state_archive(file, RecordCrcs::kCheck);
     ASSERT_TRUE(archive) << archive.error().message();
     std::vector<std::string> found, expected;
-    for (const auto& [key, bytes] : archive->storages) found.emplace_back(bytes);
+    for (const PickleTensor& tensor : archive->tree.tensors)
+      found.emplace_back(tensor.storage.contents);
     for (std::size_t s = 0; s < floats.size(); ++s)
       for (std::size_t i = 0; i < floats[s].size(); ++i)
         expected.push_back(contents_of(s, i, floats[s][i]));

@@ -71,7 +71,8 @@ TEST(StateArchive, GivesTheTreeAndTheBytesOfItsStorages) {
     ASSERT_TRUE(archive) << archive.error().message();
     EXPECT_EQ(archive->prefix, "archive/");
     EXPECT_EQ(archive->tree[archive->tree.top].kind, PickleKind::kTensor);
-    EXPECT_EQ(archive->storages.at("0"), "12345678");
+    EXPECT_EQ(archive->tree.tensors[0].storage.contents, "12345678");
+    EXPECT_EQ(archive->records[archive->tree.tensors[0].storage.record].name, "archive/data/0");
   }
 }
 

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+
+#include "tests/worker_lib/serialization/core/names_of_one_hash.h"
 #include "tests/worker_lib/serialization/core/small_zip.h"
+#include "worker_lib/serialization/core/zip_writer.h"
 
 namespace ddprun {
 namespace {
@@ -75,8 +79,10 @@ TEST(ZipDirectory, RecordsComeInTheirOrderWithTheirBytes) {
 }
 
 TEST(RecordIndex, FindsEachNameAndNoOther) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 1000; ++i) names.push_back("a/" + std::to_string(i));
   std::vector<ZipRecord> records;
-  for (int i = 0; i < 1000; ++i) records.push_back({.name = "a/" + std::to_string(i), .bytes = {}});
+  for (const std::string& name : names) records.push_back({.name = name, .bytes = {}});
   RecordIndex index(records.size());
   for (const ZipRecord& record : records) EXPECT_TRUE(index.add(record));
   for (const ZipRecord& record : records) {
@@ -86,6 +92,27 @@ TEST(RecordIndex, FindsEachNameAndNoOther) {
   EXPECT_EQ(index.find("a/1000"), nullptr);
   EXPECT_EQ(index.find(""), nullptr);
   EXPECT_EQ(RecordIndex(0).find("a/1"), nullptr);
+}
+
+// A search over all of them would take minutes.
+TEST(ZipDirectory, NamesOfOneHashAreReadAsFastAsOthers) {
+  const std::vector<std::string> names = names_of_one_hash(100'000);
+  ASSERT_EQ(std::hash<std::string>()(names.front()), std::hash<std::string>()(names.back()));
+  std::string archive;
+  ZipWriter zip([&](const void* data, std::size_t bytes) {
+    archive.append(static_cast<const char*>(data), bytes);
+  });
+  for (const std::string& name : names) zip.add(name, "");
+  zip.finish();
+  const std::clock_t begun = std::clock();  // of the processors
+  const auto records = read_zip(archive);
+  ASSERT_TRUE(records) << records.error().message();
+  RecordIndex index(records->size());
+  for (const ZipRecord& record : *records) ASSERT_TRUE(index.add(record));
+  for (std::size_t i = 0; i < names.size(); ++i) ASSERT_EQ(index.find(names[i]), &(*records)[i]);
+  EXPECT_EQ(index.find(names[0] + names[1]), nullptr);
+  EXPECT_FALSE(index.add(records->back()));
+  EXPECT_LT(std::clock() - begun, 30 * CLOCKS_PER_SEC);
 }
 
 // The archive has the form of one larger than 4 GiB: its sizes and offsets do not use the
