@@ -306,6 +306,7 @@ class Agent {
     files_.set_lease(start.assignment.lease);
     reporter_.generation_began();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
+    reporter_.report_later();
     hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();

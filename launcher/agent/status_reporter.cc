@@ -52,7 +52,6 @@ void StatusReporter::generation_began() {
   progress_.generation_began(BootClock::now());
   steps_ = {};
   step_collector_.begin();
-  report_later();
 }
 
 void StatusReporter::report_later() {

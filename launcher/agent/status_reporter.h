@@ -1,7 +1,5 @@
-// StatusReporter: says what this node does: to the service, to commands and in the status line.
-//
-// It asks the supervisor and the workers, and remembers what is not seen at one moment
-// (core/node_progress.h). It decides nothing.
+// StatusReporter: reports the state of this node to the service, to commands and in the status
+// line. It reads the supervisor and the workers. NodeProgress keeps what must outlast one report.
 //
 // Owner: Agent, on its one thread.
 #pragma once
@@ -45,25 +43,30 @@ class StatusReporter {
   // guardian: the process that people know as ddprun.
   StatusReporter(const StatusReporterParts& parts, pid_t guardian);
 
-  // Return what the service is told. ranks(): empty if the service shows no rank of this node; it
-  // shows only the first kMaxRankRows of the job.
+  // Returns the status for the service.
   AgentStatus status();
+  // Returns the rows of this node's ranks for the service; empty if it shows none of them: it shows
+  // only the first kMaxRankRows of the job.
   RankReport ranks();
   // Sends the newest steps to the service, and takes what it has found in those of all nodes.
   void report_steps(const StepsDirective& what);
 
-  // Return what people are told: commands, and the status line.
+  // Returns the state of this node, for commands.
   NodeView view() const;
+  // Returns a row for each rank of this node, for commands.
   std::vector<RankRow> rank_rows();
+  // Returns what the status line shows.
   StatusFacts status_facts();
 
-  // A generation begins here. While it runs, node 0 reports its progress now and then, so that the
-  // service's pages and books are up to date. A job of this node alone has no such reports: they
-  // would wake its agent.
+  // Begins a generation on this node.
   void generation_began();
-  // The workers will end: nothing is known of slow ranks any more.
+  // Sends node 0's status to the service after 1 s, and after ever longer pauses up to 30 s, while
+  // the generation runs. It keeps the service's pages and books up to date. Without effect in a job
+  // of this node alone: reports would wake its agent.
+  void report_later();
+  // Forgets the slow ranks, because the workers will end.
   void generation_ends() { progress_.set_slow({}); }
-  // The workers were suspended (SIGTSTP), or go on.
+  // Notes that the workers were suspended (SIGTSTP), or continue.
   void suspended() { progress_.suspended(BootClock::now()); }
   void resumed() { progress_.resumed(BootClock::now()); }
 
@@ -76,7 +79,6 @@ class StatusReporter {
   void close();
 
  private:
-  void report_later();
   bool is_running() const { return parts_.supervisor.state() == Supervisor::State::kRunning; }
 
   const StatusReporterParts parts_;

@@ -87,10 +87,11 @@ EtcdMember look_at_member(const HostPort& address, const EtcdAsked& asked,
 }
 
 // Returns the number of members of the smallest cluster; 0: no member says it.
-std::size_t cluster_size(const EtcdAsked& asked) {
+std::size_t cluster_size(const EtcdFacts& facts, const TlsContextPtr& tls) {
   std::size_t smallest = 0;
-  for (const HostPort& one : asked.place.members) {
-    const Result<EtcdObject> list = ask({one}, asked.tls, {"/v3/cluster/member/list", "{}"});
+  for (const EtcdMember& one : facts.members) {
+    if (!one.trouble.empty()) continue;
+    const Result<EtcdObject> list = ask({one.address}, tls, {"/v3/cluster/member/list", "{}"});
     if (!list || !list->json.contains("members") || !list->json.at("members").is_array()) continue;
     const std::size_t size = list->json.at("members").size();
     smallest = smallest == 0 ? size : std::min(smallest, size);
@@ -123,7 +124,7 @@ EtcdFacts look_at_etcd(const EtcdAsked& asked) {
   for (const HostPort& one : asked.place.members)
     facts.members.push_back(look_at_member(one, asked, alarms));
   facts.alarms.assign(alarms.begin(), alarms.end());
-  facts.cluster_size = cluster_size(asked);
+  facts.cluster_size = cluster_size(facts, asked.tls);
   Result<Duration> written = Error{.kind = ErrorKind::kConnection, .cause = "no member answers"};
   for (const EtcdMember& one : facts.members) {
     if (one.trouble.empty() && !written) written = write_durably(one.address, asked);

@@ -51,6 +51,7 @@ void Contact::close() {
 
 void Contact::fail(Ending ending) {
   const ContactPtr alive = shared_from_this();
+  if (when_left_) return left();
   const std::shared_ptr<ContactOwner> owner = owner_;
   close();
   owner->ended(*this, std::move(ending));
@@ -155,6 +156,7 @@ void Contact::introduce() {
 
 void Contact::begin_handshake() {
   const Hello own = hello();
+  if (!is_open()) return;
   MungeProof by_munge{.demands_proof = owner_->demands_proof()};
   if (security_.munge) by_munge.own = security_.munge->munge().user();
   handshake_.emplace(

@@ -32,7 +32,8 @@ namespace ddprun {
 
 class Contact;
 
-// ContactOwner: gets what a contact meets. Each function may close the contact.
+// ContactOwner: decides what a contact may do, and receives its events. Each function that is not
+// const may close the contact.
 class ContactOwner {
  public:
   virtual ~ContactOwner() = default;

@@ -11,6 +11,7 @@
 #include "rendezvous/client/deliver.h"
 #include "rendezvous/client/targets.h"
 #include "rendezvous/net/name_service.h"
+#include "rendezvous/net/tcp_acceptor.h"
 
 namespace ddprun {
 
@@ -278,7 +279,7 @@ class RemoteLink final : public ServiceLink,
     }
     perform(link_.received(message, BootClock::now()));
     const Silence* silence = std::get_if<Silence>(&message);
-    if (!silence) return;
+    if (!silence || over_) return;
     learn(silence->leader, welcomed_at_);
     if (chosen_ && targets_.size() > 1) ended(*chosen_, Ending{How::kBroken, silence->reason});
   }

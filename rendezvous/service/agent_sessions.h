@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -27,8 +28,9 @@ struct AgentSessionsEvents {
   // Returns whether an agent was welcomed on this connection. Only an agent may send several
   // requests, and messages that this version does not know.
   std::function<bool(AgentConnectionId)> has_agent;
-  // All messages so far have been sent.
+  // Reports that all messages so far have been sent.
   std::function<void(AgentConnectionId)> sent;
+  // Reports that the session has ended. Not called by close().
   std::function<void(AgentConnectionId)> gone;
 };
 

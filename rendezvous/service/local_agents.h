@@ -31,7 +31,7 @@ class LocalAgents {
   bool contains(AgentConnectionId id) const { return agents_.contains(id); }
   // Delivers the message from the io_context, never from within. REQUIRES: contains(id).
   void deliver(AgentConnectionId id, ServiceMessage message);
-  // Returns what the ranks of those agents do now that can say it.
+  // Returns the rank reports of the agents that have ranks().
   std::vector<std::pair<AgentConnectionId, RankReport>> ranks() const;
 
  private:

@@ -51,7 +51,9 @@ void PageRequests::end_all(const HttpPage& page) {
 void PageRequests::close() { open_.clear(); }
 
 void PageRequests::end(AgentConnectionId id, const HttpPage& page) {
-  const std::shared_ptr<Request> request = open_.extract(id).mapped();
+  const auto found = open_.extract(id);
+  if (!found) return;
+  const std::shared_ptr<Request>& request = found.mapped();
   events_.ended(id);
   request->finish(page);
 }

@@ -34,8 +34,8 @@ class PageRequests {
   PageRequests(const PageRequests&) = delete;
   PageRequests& operator=(const PageRequests&) = delete;
 
-  // Begins a request. `finish` is called once with the page that answers it. Returns false if there
-  // are kMost already; the page says so then.
+  // Begins a request. `finish` is called once with the page that answers it. Returns false if kMost
+  // requests are open; `finish` then got a 503 page.
   bool begin(AgentConnectionId id, const HttpFinish& finish);
   bool contains(AgentConnectionId id) const { return open_.contains(id); }
 

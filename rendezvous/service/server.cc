@@ -7,7 +7,6 @@
 
 #include "base/random_id.h"
 #include "rendezvous/http/entry.h"
-#include "rendezvous/http/page_forms.h"
 #include "rendezvous/membership/core/outbox.h"
 #include "rendezvous/net/limited_log.h"
 #include "rendezvous/net/tcp_acceptor.h"
@@ -19,7 +18,6 @@
 #include "rendezvous/service/pages.h"
 #include "rendezvous/service/pending_connections.h"
 #include "rendezvous/service/standby.h"
-#include "rendezvous/store/server.h"
 
 namespace ddprun {
 

@@ -1,6 +1,6 @@
 // Session: a connection that an agent may use. It cuts frames and sends messages.
 //
-// PendingConnections owns it until its first message, then RendezvousServer. Its owner sets
+// PendingConnections owns it until its first message, then AgentSessions. Its owner sets
 // on_sent, and closes the transport at its end. One thread, that of the io_context.
 #pragma once
 

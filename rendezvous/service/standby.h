@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "rendezvous/service/agent_sessions.h"
@@ -18,7 +19,7 @@
 namespace ddprun {
 
 struct StandbyEvents {
-  // This service leads now, and the agent has waited with this message.
+  // Takes the message of an agent that has waited, because this service leads now.
   std::function<void(const SessionPtr& session, const AgentMessage& message)> receive;
   std::function<void(AgentConnectionId, const Silence& answer)> send_away;
 };

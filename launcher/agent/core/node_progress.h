@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,7 +26,8 @@ class NodeProgress {
   // Returns when the last generation began; nullopt: none has begun on this node.
   std::optional<TimePoint> generation_since() const { return generation_since_; }
 
-  // The workers were suspended (SIGTSTP), or go on. resumed() has no effect on workers that run.
+  // Notes that the workers were suspended (SIGTSTP), or continue. resumed() has no effect on
+  // workers that run.
   void suspended(TimePoint now) { suspended_since_ = now; }
   void resumed(TimePoint now);
   // Returns how long the workers of this generation have been suspended.

@@ -5,7 +5,7 @@
 // blocked in calls into groups. Pages keep the last kStepMarks reports. Between two calls, more
 // steps may have been done; those are left out.
 //
-// Owner: Agent, on its thread, while a generation runs. Pure.
+// Owner: StatusReporter, on its thread, while a generation runs. Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // StepRate: computes how many steps per second workers report, for people who watch: the mean
-// of the last ten seconds. Owned by the agent, on its thread. Pure: time is an argument.
+// of the last ten seconds. Owned by StatusReporter, on its thread. Pure: time is an argument.
 #pragma once
 
 #include <cstdint>

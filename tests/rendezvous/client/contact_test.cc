@@ -23,7 +23,10 @@ struct Owner : ContactOwner, std::enable_shared_from_this<Owner> {
     return endpoint == taken || (contact && contact->is_open() && contact->endpoint() == endpoint);
   }
   void connected(Contact& contact) override { connected_to = contact.endpoint(); }
-  Hello hello(const std::string&) override { return testing_support::hello_of("job", "a"); }
+  Hello hello(const std::string&) override {
+    if (closes_at_hello) contact->close();
+    return testing_support::hello_of("job", "a");
+  }
   bool demands_proof() const override { return false; }
   void heard() override {}
   void proved() override {}
@@ -39,12 +42,13 @@ struct Owner : ContactOwner, std::enable_shared_from_this<Owner> {
 
   void contact_with(boost::asio::io_context& io, std::vector<tcp::endpoint> endpoints) {
     contact = std::make_shared<Contact>(io, shared_from_this(), 0, std::move(endpoints),
-                                        ContactSecurity{.key = no_key});
+                                        ContactSecurity{.key = key});
     contact->connect_next();
   }
 
-  const Secret no_key{};
+  Secret key{};
   tcp::endpoint taken;
+  bool closes_at_hello = false;
   bool closes = false;
   std::shared_ptr<Contact> contact;
   tcp::endpoint connected_to;
@@ -144,6 +148,25 @@ TEST_F(ContactTest, LeavesAServiceThatReadsNothing) {
   ASSERT_TRUE(run_until([&] { return has_left; }));
   EXPECT_GE(BootClock::now() - began, Contact::kFarewellTime);
   EXPECT_FALSE(owner_->contact->is_open());
+  EXPECT_FALSE(owner_->has_ended);
+}
+
+TEST_F(ContactTest, HasLeftWhenAMessageThatFollowsCannotBeSent) {
+  ASSERT_TRUE(is_connected());
+  const Leave leave{.reason = std::string(1 << 19, 'x')};
+  for (int i = 0; i < 64; ++i) owner_->contact->send(leave);
+  bool has_left = false;
+  owner_->contact->leave([&] { has_left = true; });
+  owner_->contact->send(Leave{.reason = std::string(kMaxControlFrameBytes, 'x')});
+  EXPECT_TRUE(has_left);
+  EXPECT_FALSE(owner_->has_ended) << "no call follows leave()";
+}
+
+TEST_F(ContactTest, MayBeClosedWhenItAsksForTheHello) {
+  owner_->closes_at_hello = true;
+  owner_->key = Secret("key");
+  owner_->contact_with(io_, {endpoint_of(service_)});
+  ASSERT_TRUE(run_until([&] { return !owner_->contact->is_open(); }));
   EXPECT_FALSE(owner_->has_ended);
 }
 

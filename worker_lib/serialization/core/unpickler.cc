@@ -41,8 +41,10 @@ constexpr std::size_t kBytesPerValue = 16;  // of copied texts
 constexpr std::size_t kMaxKeyNodes = 64;    // a key with tuples is compared as a text
 constexpr std::size_t kMaxNameBytes = 200;  // of a global, or the key of a storage
 constexpr std::size_t kMostArguments = 64;  // of a call
-// Of checkpoints. Room for fewer is made by copying.
+// Bytes of a usual checkpoint's pickle for each node and each tensor. A pickle with more of them
+// makes room by copying.
 constexpr std::size_t kUsualBytesPerNode = 24, kUsualBytesPerTensor = 64;
+constexpr std::size_t kMostNodesAtFirst = 1 << 20, kMostTensorsAtFirst = 1 << 18;
 
 // Returns a text of the file for a message: printable and short.
 std::string shown(std::string_view text) {
@@ -125,8 +127,8 @@ class Machine {
         left_(pickle),
         most_(max_pickle_nodes(pickle.size())),
         is_dcp_(names == PickleNames::kDcp) {
-    tree_.nodes.reserve(pickle.size() / kUsualBytesPerNode);
-    tree_.tensors.reserve(pickle.size() / kUsualBytesPerTensor);
+    tree_.nodes.reserve(std::min(pickle.size() / kUsualBytesPerNode, kMostNodesAtFirst));
+    tree_.tensors.reserve(std::min(pickle.size() / kUsualBytesPerTensor, kMostTensorsAtFirst));
   }
 
   Result<PickleTree> run() {

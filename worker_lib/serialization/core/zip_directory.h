@@ -33,9 +33,9 @@ using ReadPart = std::function<Result<std::string_view>(std::string_view part)>;
 Result<std::string_view> part_in_memory(std::string_view part);
 
 // Returns the records in the directory's order; they refer into `archive`, and their names into
-// what `read` returned. No two overlap, none
-// reaches beyond the archive, and all names differ. kCorrupt: the archive is damaged or cut off.
-// kUnsupported: it is complete, but compressed, encrypted or in several files.
+// what `read` returned. No two overlap, none reaches beyond the archive, and all names differ.
+// kCorrupt: the archive is damaged or cut off. kUnsupported: it is complete, but compressed,
+// encrypted or in several files.
 // read: gets the directory and each record's header, never the records. Its errors are returned.
 Result<std::vector<ZipRecord>> read_zip(std::string_view archive,
                                         const ReadPart& read = part_in_memory);
