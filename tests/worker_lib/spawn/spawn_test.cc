@@ -25,6 +25,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/program.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/test_mark.h"
 
 namespace ddprun {
@@ -39,6 +40,7 @@ using testing_support::ChildProcess;
 using testing_support::eventually;
 using testing_support::kPatience;
 using testing_support::program;
+using testing_support::TemporaryDirectory;
 using testing_support::TestMark;
 
 using Kind = DistError::Kind;
@@ -469,8 +471,12 @@ TEST(SpawnProgram, WorksWhereChildrensEndsAreIgnored) {
 }
 
 TEST(SpawnProgram, RunsUnderDdprun) {
+  const TemporaryDirectory directory;
+  ChildProcess::Options options;
+  options.variables = {{"TMPDIR", directory.path()}};  // tests of commands do not see the job
   ChildProcess job({program("ddprun"), "--standalone", "--nproc-per-node=2",
-                    program("spawn_test_program"), "sum"});
+                    program("spawn_test_program"), "sum"},
+                   options);
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_EQ(times(job.out(), "sum 3\n"), 4) << job.out();
 }
