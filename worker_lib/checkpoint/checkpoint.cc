@@ -76,6 +76,13 @@ const std::string& own_name() {
   return name;
 }
 
+// The dicts in `gathered` are parts of the contents. The writer must be their only owner, because
+// the bytes of a pickle depend on whether a dict has more than one.
+void release(GatheredState& gathered) {
+  gathered.facts = {};
+  gathered.own = make_string_dict();  // a Dict cannot be moved from
+}
+
 }  // namespace
 
 struct CheckpointManager::Impl {
@@ -128,14 +135,14 @@ struct CheckpointManager::Impl {
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
   // Rank 0's part of save(). Returns false if the writer is busy and options.skip_when_busy is
   // set.
-  bool begin_save(const TrainingState& state, const CheckpointFacts& facts);
+  bool begin_save(const TrainingState& state, GatheredState& gathered);
   // Returns whether each rank writes its share. Collective. bytes: of the parameters.
   bool is_shared(std::int64_t bytes);
   void make_writers() {
     writers = group.split(/*color=*/0, /*key=*/group.rank(), {.name = "checkpoints"});
   }
   // Every rank's part of save() with shares.
-  bool save_share(const TrainingState& state, const GatheredState& gathered);
+  bool save_share(const TrainingState& state, GatheredState& gathered);
   // Returns the manifest without what the writer adds: the files, and the hash of a whole model.
   CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
   void hand_to_writer(Saving saving);
@@ -218,14 +225,17 @@ CheckpointManifest CheckpointManager::Impl::manifest_of(const TrainingState& sta
   return manifest;
 }
 
-bool CheckpointManager::Impl::begin_save(const TrainingState& state, const CheckpointFacts& facts) {
+bool CheckpointManager::Impl::begin_save(const TrainingState& state, GatheredState& gathered) {
   if (would_skip()) return false;
   last_save = BootClock::now();
   settle();
-  expect_no_later_step(facts.step);
-  hand_to_writer({.manifest = manifest_of(state, facts.step),
-                  .contents = contents_of(state, facts, /*share=*/nullptr,
-                                          options.asynchronous ? &snapshot : nullptr)});
+  const std::int64_t step = gathered.facts.step;
+  expect_no_later_step(step);
+  Saving saving{.manifest = manifest_of(state, step),
+                .contents = contents_of(state, gathered.facts, /*share=*/nullptr,
+                                        options.asynchronous ? &snapshot : nullptr)};
+  release(gathered);
+  hand_to_writer(std::move(saving));
   return true;
 }
 
@@ -252,8 +262,7 @@ bool CheckpointManager::Impl::is_shared(std::int64_t bytes) {
 
 // Nothing is given to a writer before every rank has come this far, because a writer waits for
 // the writers of the other ranks.
-bool CheckpointManager::Impl::save_share(const TrainingState& state,
-                                         const GatheredState& gathered) {
+bool CheckpointManager::Impl::save_share(const TrainingState& state, GatheredState& gathered) {
   const std::int64_t step = gathered.facts.step;
   if (options.skip_when_busy && any_rank_requests(group, {would_skip()})[0]) return false;
   last_save = BootClock::now();
@@ -272,6 +281,7 @@ bool CheckpointManager::Impl::save_share(const TrainingState& state,
         return value_or_throw(directory.free_data_name(step));
       });
   saving.data_name = replies[0];
+  release(gathered);
   hand_to_writer(std::move(saving));
   return true;
 }
@@ -514,7 +524,7 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     if (impl_->options.read_only) refuse(concat(kSaving, ": the option 'read_only' is on"));
     const CheckpointWait waits(impl_->group);
     if (state.sampler) state.sampler->follow_group(impl_->group);
-    const GatheredState gathered =
+    GatheredState gathered =
         gather_for_save(impl_->group, state,
                         {.step = step,
                          .generation = impl_->generation,
@@ -524,7 +534,7 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
          impl_->watch.saving(position_of(state, step), state.has_position))
       warn(impl_->group, concat(kSaving, ": ", warning));
     if (gathered.is_shared) return impl_->save_share(state, gathered);
-    return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered.facts); });
+    return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered); });
   });
 }
 

@@ -342,7 +342,8 @@ void fill_named_tensors(TrainingState& state, const SavedValue& top, const RankV
 PickleDict named_models(const TrainingState& state, const SavedValue& top, const RankView& view) {
   const SavedValue models = named_in(top, "models");
   PickleDict result = make_string_dict();
-  for (const auto& [name, model] : state.models) add_named(result, name, models.at(name).dict());
+  for (const auto& [name, model] : state.models)
+    add_named(result, name, models.at(name).dict(), top.file);
   return view.section("models", result);
 }
 
@@ -352,16 +353,20 @@ void fill_named_parts(TrainingState& state, const SavedValue& top, const RankVie
   const PickleDict of_models = named_models(state, top, view);
   PickleDict of_optimizers = make_string_dict();
   for (const auto& [name, optimizer] : state.optimizers)
-    add_named(of_optimizers, name, optimizers.at(name).at("state").dict());
+    add_named(of_optimizers, name, optimizers.at(name).at("state").dict(), top.file);
   of_optimizers = view.section("optimizers", of_optimizers);
   for (const auto& [name, model] : state.models)
-    load_module_state(*model, part_named(of_models, name),
+    load_module_state(*model, part_named(of_models, name, top.file),
                       concat(top.file, ", model '", name, "'"));
   for (const auto& [name, optimizer] : state.optimizers) {
     PickleDict by_index = make_int_dict();
-    for (const auto& entry : part_named(of_optimizers, name))
-      if (const auto index = parse_number<std::int64_t>(entry.key().toStringRef()))
+    const std::size_t parameters = keeps_states(*optimizer).size();
+    for (const auto& entry : part_named(of_optimizers, name, top.file)) {
+      const auto index = parse_number<std::int64_t>(entry.key().toStringRef());
+      // Others could have one place in the hash table, see expect_places().
+      if (index && *index >= 0 && std::cmp_less(*index, parameters))
         by_index.insert(*index, entry.value());
+    }
     PickleDict its_state = optimizers.at(name).dict().copy();
     its_state.insert_or_assign("state", by_index);
     load_optimizer_state(*optimizer, its_state, concat(top.file, ", optimizer '", name, "'"));
@@ -378,7 +383,7 @@ void fill_gradients(TrainingState& state, const SavedValue& top, const RankView&
   const PickleDict gradients = view.averaged_section("gradients", saved->dict());
   if (state.model) load_gradients(*state.model, gradients, top.file);
   for (const auto& [name, model] : state.models)
-    load_gradients(*model, part_named(gradients, name), top.file);
+    load_gradients(*model, part_named(gradients, name, top.file), top.file);
 }
 
 void remark_on_threads(const SavedValue& top, std::vector<std::string>& remarks) {
@@ -444,7 +449,7 @@ void expect_loadable(const TrainingState& state, const SavedValue& top, const Pr
     expect_module_state(*state.model, view.section("model", top.at("model").dict()), top.file);
   const PickleDict of_models = named_models(state, top, view);
   for (const auto& [name, model] : state.models)
-    expect_module_state(*model, part_named(of_models, name),
+    expect_module_state(*model, part_named(of_models, name, top.file),
                         concat(top.file, ", model '", name, "'"));
 }
 

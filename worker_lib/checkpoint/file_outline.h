@@ -1,6 +1,7 @@
 // FileOutline: the tree and the directory of a file of torch.save, without the bytes of its
-// tensors. Its StateArchive has storages as usual, but their bytes must not be read: they are
-// addresses in a range that is reserved and has no memory. Use position_of() instead.
+// tensors. The contents of its storages must not be read: they are addresses in a range that is
+// reserved and has no memory. Use position_of() instead. Record names in copies of archive() must
+// not outlive this.
 //
 // So a program can look at a file of any size. The memory is that of the pickle and the zip
 // directory. One owner thread.

@@ -15,6 +15,26 @@ namespace ddprun {
 namespace {
 
 constexpr const char* kOptimizer = "optimizer";
+constexpr const char* kOwnState = "the state of this rank";  // for errors, instead of a file
+
+// The hash in LibTorch's dicts.
+std::size_t hash_of_key(const c10::IValue& key) { return c10::detail::DictKeyHash()(key); }
+
+std::vector<std::size_t> hashes_of_keys(const PickleDict& dict) {
+  std::vector<std::size_t> hashes;
+  hashes.reserve(dict.size());
+  for (const auto& entry : dict) hashes.push_back(hash_of_key(entry.key()));
+  return hashes;
+}
+
+// Adds entries whose keys a file may have chosen. Throws as expect_places().
+void insert_all(PickleDict& dict, const std::vector<std::pair<c10::IValue, c10::IValue>>& entries,
+                const std::string& file) {
+  std::vector<std::size_t> hashes = hashes_of_keys(dict);
+  for (const auto& [key, value] : entries) hashes.push_back(hash_of_key(key));
+  expect_places(hashes, file);
+  for (const auto& [key, value] : entries) dict.insert(key, value);
+}
 
 std::string text_of_key(const c10::IValue& key) {
   return key.isInt() ? std::to_string(key.toInt()) : key.toStringRef();
@@ -67,17 +87,23 @@ torch::Tensor average(const std::vector<torch::Tensor>& tensors) {
 
 }  // namespace
 
-void add_named(PickleDict& section, const std::string& name, const PickleDict& entries) {
+void add_named(PickleDict& section, const std::string& name, const PickleDict& entries,
+               const std::string& file) {
+  std::vector<std::pair<c10::IValue, c10::IValue>> named;
   for (const auto& entry : entries)
-    section.insert(name + "/" + text_of_key(entry.key()), entry.value());
+    named.emplace_back(name + "/" + text_of_key(entry.key()), entry.value());
+  insert_all(section, named, file);
 }
 
-PickleDict part_named(const PickleDict& section, const std::string& name) {
-  PickleDict part = make_string_dict();
+PickleDict part_named(const PickleDict& section, const std::string& name, const std::string& file) {
+  std::vector<std::pair<c10::IValue, c10::IValue>> entries;
   for (const auto& entry : section) {
     const std::string key = text_of_key(entry.key());
-    if (key.starts_with(name + "/")) part.insert(key.substr(name.size() + 1), entry.value());
+    if (key.starts_with(name + "/"))
+      entries.emplace_back(key.substr(name.size() + 1), entry.value());
   }
+  PickleDict part = make_string_dict();
+  insert_all(part, entries, file);
   return part;
 }
 
@@ -105,9 +131,10 @@ PickleDict own_state(const TrainingState& state) {
   if (state.hook && state.model)
     add("comm_hook", tensors_for_file(state.hook->state(*state.model).tensors));
   PickleDict models = make_string_dict(), optimizers = make_string_dict();
-  for (const auto& [name, model] : state.models) add_named(models, name, of_model(*model));
+  for (const auto& [name, model] : state.models)
+    add_named(models, name, of_model(*model), kOwnState);
   for (const auto& [name, optimizer] : state.optimizers)
-    add_named(optimizers, name, of_optimizer(*optimizer));
+    add_named(optimizers, name, of_optimizer(*optimizer), kOwnState);
   add("models", models);
   add("optimizers", optimizers);
   if (state.ranks_differ != RanksDiffer::kNowhere) add("tensors", tensors_for_file(state.tensors));
@@ -164,6 +191,10 @@ PickleDict RankView::of_rank(int rank, const std::string& key, const PickleDict&
                        ? SavedValue{ranks_[static_cast<std::size_t>(rank)], file_}.find(key)
                        : std::nullopt;
   if (!own) return of_rank_0;
+  std::vector<std::size_t> hashes = hashes_of_keys(of_rank_0);
+  for (const auto& entry : own->dict())
+    if (!of_rank_0.contains(entry.key())) hashes.push_back(hash_of_key(entry.key()));
+  expect_places(hashes, file_);
   PickleDict result = of_rank_0.copy();
   for (const auto& entry : own->dict()) {
     if (entry.value().isNone())
@@ -194,20 +225,23 @@ PickleDict RankView::averaged_section(const std::string& key, const PickleDict& 
     for (const auto& entry : of_one)
       by_name[SavedValue{entry.key(), file_, key}.text()].push_back(
           SavedValue{entry.value(), file_, key}.tensor());
-  PickleDict result = make_string_dict();
+  std::vector<std::pair<c10::IValue, c10::IValue>> averages;
   for (auto& [name, tensors] : by_name) {
     // A rank without the tensor counts as zeros.
     while (static_cast<int>(tensors.size()) < saved_world_)
       tensors.push_back(torch::zeros_like(tensors[0]));
-    result.insert(name, average(tensors));
+    averages.emplace_back(name, average(tensors));
   }
+  PickleDict result = make_string_dict();
+  insert_all(result, averages, file_);
   return result;
 }
 
 PickleDict gradients_of(const TrainingState& state) {
   PickleDict result = make_string_dict();
   if (state.model) result = gradients_of(*state.model);
-  for (const auto& [name, model] : state.models) add_named(result, name, gradients_of(*model));
+  for (const auto& [name, model] : state.models)
+    add_named(result, name, gradients_of(*model), kOwnState);
   return result;
 }
 

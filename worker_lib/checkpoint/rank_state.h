@@ -54,7 +54,7 @@ class RankView {
   bool has_own() const { return !ranks_.empty(); }
 
   // Returns this rank's section, if rank 0's is `of_rank_0`. In a world of another size it is
-  // rank 0's.
+  // rank 0's. Throws as expect_places(), like the functions below.
   PickleDict section(const std::string& key, const PickleDict& of_rank_0) const;
   // Returns the same for tensors that are partial sums. In a world of another size it is the
   // average over the saved ranks, so that the average over the ranks stays the same.
@@ -73,9 +73,11 @@ class RankView {
   std::vector<c10::IValue> ranks_;
 };
 
-// Entries of one named object in a section that holds all of them: "NAME/ENTRY".
-void add_named(PickleDict& section, const std::string& name, const PickleDict& entries);
-PickleDict part_named(const PickleDict& section, const std::string& name);
+// Entries of one named object in a section that holds all of them: "NAME/ENTRY". Throw as
+// expect_places() for keys of the file. file: where the entries come from.
+void add_named(PickleDict& section, const std::string& name, const PickleDict& entries,
+               const std::string& file);
+PickleDict part_named(const PickleDict& section, const std::string& name, const std::string& file);
 
 // Returns the gradients of all models of the state, by the name of the parameter.
 PickleDict gradients_of(const TrainingState& state);

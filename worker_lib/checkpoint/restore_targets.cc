@@ -138,7 +138,8 @@ class SavedParts {
   PickleDict models() const {
     const auto saved = top_.find("models");
     PickleDict all = make_string_dict();
-    for (const auto& [name, model] : state_.models) add_named(all, name, dict_in(saved, name));
+    for (const auto& [name, model] : state_.models)
+      add_named(all, name, dict_in(saved, name), top_.file);
     return view_.section("models", all);
   }
   // Return the optimizers' states by the number of the parameter, as an integer or as text.
@@ -149,7 +150,7 @@ class SavedParts {
     const auto saved = top_.find("optimizers");
     PickleDict all = make_string_dict();
     for (const auto& [name, optimizer] : state_.optimizers)
-      if (saved) add_named(all, name, dict_in(saved->find(name), "state"));
+      if (saved) add_named(all, name, dict_in(saved->find(name), "state"), top_.file);
     return view_.section("optimizers", all);
   }
   PickleDict tensors() const { return view_.section("tensors", dict_in(top_, "tensors")); }
@@ -161,6 +162,7 @@ class SavedParts {
     return view_.averaged_sections("gradients", dict_in(top_, "gradients"));
   }
   std::optional<SavedValue> generators() const { return top_.find("rng"); }
+  const std::string& file() const { return top_.file; }
 
  private:
   static PickleDict dict_in(const std::optional<SavedValue>& parent, const std::string& key) {
@@ -196,7 +198,7 @@ void mark_needed(UsesOfStorages& uses, const TrainingState& state, const SavedPa
   if (state.optimizer) mark_optimizer(uses, *state.optimizer, saved.optimizer());
   const PickleDict optimizers = saved.optimizers();
   for (const auto& [name, optimizer] : state.optimizers)
-    mark_optimizer(uses, *optimizer, part_named(optimizers, name));
+    mark_optimizer(uses, *optimizer, part_named(optimizers, name, saved.file()));
   const PickleDict tensors = saved.tensors();
   for (const auto& [name, tensor] : state.tensors)
     if (const auto found = tensors.find(name); found != tensors.end()) uses.needed(found->value());
@@ -212,7 +214,7 @@ void mark_filled(UsesOfStorages& uses, const TrainingState& state, const SavedPa
   if (state.model) uses.filled(tensors_of(*state.model), saved.model());
   const PickleDict models = saved.models();
   for (const auto& [name, model] : state.models)
-    uses.filled(tensors_of(*model), part_named(models, name));
+    uses.filled(tensors_of(*model), part_named(models, name, saved.file()));
   uses.filled({state.tensors.begin(), state.tensors.end()}, saved.tensors());
 }
 

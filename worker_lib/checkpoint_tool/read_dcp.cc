@@ -179,7 +179,7 @@ class DcpReader {
       if (chunks.items.size() == 1 && part.sizes == size) {
         weight.tensor = part;
         weight.tensor.offset = 0;
-        weight.tensor.storage.bytes = static_cast<std::int64_t>(bytes.size());
+        weight.tensor.storage = {.bytes = static_cast<std::int64_t>(bytes.size())};
         weight.runs = {whole};
         result_.weights.push_back(std::move(weight));
         return;

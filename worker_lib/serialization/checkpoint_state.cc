@@ -128,29 +128,18 @@ struct Conversion {
       case kBool: return std::hash<bool>()(key.integer != 0);
       case kInteger: return std::hash<std::int64_t>()(key.integer);
       case kDouble: return std::hash<double>()(key.real);
-      default: return std::hash<std::string_view>()(key.text);
+      case kString: return std::hash<std::string_view>()(key.text);
+      default: cannot_hold("a key that is ", to_text(key.kind));
     }
   }
 
-  // Refuses keys that were chosen to have one place. LibTorch's hash table doubles until each key
-  // is near its place, so it would take all memory. Other keys are near theirs in a table of four
-  // times the size, at most.
-  void expect_places(const PickleNode& dict) const {
-    constexpr std::uint64_t kFibonacci = 11400714819323198485u;  // as in LibTorch's table
-    const auto bits = static_cast<std::size_t>(std::bit_width(dict.items.size() / 2)) + 3;
-    if (dict.items.size() / 2 <= bits) return;
-    std::vector<std::uint8_t> keys(std::size_t{1} << bits);  // by place; at most 255
-    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2) {
-      std::uint8_t& here = keys[(kFibonacci * hash_of(archive.tree[dict.items[i]])) >> (64 - bits)];
-      if (here < std::numeric_limits<std::uint8_t>::max()) ++here;
-    }
-    std::size_t waiting = 0;  // keys that take one of the next places
-    for (const std::uint8_t here : keys) {
-      waiting += here;
-      if (waiting > bits)
-        corrupt(file, "keys of a dict were chosen to fill the memory of a hash table");
-      if (waiting > 0) --waiting;
-    }
+  std::vector<std::size_t> hashes = {};  // of the keys of one dict
+
+  void expect_places_of_keys(const PickleNode& dict) {
+    hashes.clear();
+    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2)
+      hashes.push_back(hash_of(archive.tree[dict.items[i]]));
+    expect_places(hashes, file);
   }
 
   c10::IValue value(const PickleNode& node) {
@@ -176,7 +165,7 @@ struct Conversion {
         return c10::ivalue::Tuple::create(std::move(items));
       }
       case kDict: {
-        expect_places(node);
+        expect_places_of_keys(node);
         PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
         dict.reserve(node.items.size() / 2);
         for (std::size_t i = 0; i + 1 < node.items.size(); i += 2)
@@ -262,6 +251,25 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordC
   const StateArchive archive = open_state_archive(bytes, file, crcs);
   ArchiveTensors tensors;
   return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
+}
+
+// Keys that were not chosen are near their places in a table of four times the size, at most.
+void expect_places(const std::vector<std::size_t>& hashes, const std::string& file) {
+  constexpr std::uint64_t kFibonacci = 11400714819323198485u;  // as in LibTorch's table
+  const auto bits = static_cast<std::size_t>(std::bit_width(hashes.size())) + 3;
+  if (hashes.size() <= bits) return;
+  std::vector<std::uint8_t> keys(std::size_t{1} << bits);  // by place; at most 255
+  for (const std::size_t hash : hashes) {
+    std::uint8_t& here = keys[(kFibonacci * hash) >> (64 - bits)];
+    if (here < std::numeric_limits<std::uint8_t>::max()) ++here;
+  }
+  std::size_t waiting = 0;  // keys that take one of the next places
+  for (const std::uint8_t here : keys) {
+    waiting += here;
+    if (waiting > bits)
+      corrupt(file, "keys of a dict were chosen to fill the memory of a hash table");
+    if (waiting > 0) --waiting;
+  }
 }
 
 void expect_memory(const torch::Tensor& tensor) {

@@ -74,6 +74,11 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file,
 c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
                       const std::string& file);
 
+// Throws kCorrupt, which names `file`, for keys that were chosen to have one place. LibTorch's hash
+// table doubles until each key is near its place, so it would take all memory for them. Call it
+// before keys of a file are inserted into a dict. hashes: of all keys that the dict will have.
+void expect_places(const std::vector<std::size_t>& hashes, const std::string& file);
+
 // Throws kSystem for a tensor without memory (checkpoint/restore_targets.h), which must not be
 // read.
 void expect_memory(const torch::Tensor& tensor);

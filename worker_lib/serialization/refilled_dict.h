@@ -49,8 +49,8 @@ class RefilledDict {
     dict_.insert(key, std::move(value));
   }
 
-  // Returns the dict that the old one has under this key, to be refilled; nullopt if there is none.
-  // Add it or its successor next.
+  // Returns the dict that the old one has under this key; nullopt if there is none. Refill it, and
+  // add the result next, or add nothing under this key.
   std::optional<PickleDict> old_dict(std::int64_t key) const {
     if (!is_next(key) || !next_->value().isGenericDict()) return std::nullopt;
     return next_->value().toGenericDict();

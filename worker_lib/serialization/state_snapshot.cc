@@ -31,7 +31,8 @@ std::optional<c10::impl::GenericDict> dict_in(const c10::IValue& parent, const c
   return found->value().toGenericDict();
 }
 
-// Tensors of a GPU would keep their memory otherwise.
+// Sets all values to None. Otherwise, host copies of a GPU's tensors would stay in memory until the
+// next save.
 void drop_values(const c10::impl::GenericDict& dict) {
   for (const auto& entry : dict)
     if (entry.value().isGenericDict())
@@ -57,12 +58,15 @@ void StateSnapshot::end() {
   other_copies_.clear();
 }
 
-void StateSnapshot::give_back(const c10::IValue& contents) {
+void StateSnapshot::give_back(const c10::IValue& contents) noexcept try {
+  dicts_ = {};
   dicts_.model = dict_in(contents, "model");
   if (const auto optimizer = dict_in(contents, "optimizer"))
     dicts_.optimizer_states = dict_in(*optimizer, "state");
   for (const auto& dict : {dicts_.model, dicts_.optimizer_states})
     if (dict) drop_values(*dict);
+} catch (...) {
+  dicts_ = {};  // the next save makes new ones
 }
 
 c10::IValue StateSnapshot::take(const c10::IValue& live) {

@@ -45,9 +45,9 @@ class StateSnapshot {
     std::optional<c10::impl::GenericDict> model = {}, optimizer_states = {};
   };
   // Keeps the keys of contents that were written, for the next save. The contents must belong to
-  // nothing else.
-  void give_back(const c10::IValue& contents);
-  // Returns what the last give_back() kept, once. The values are None.
+  // nothing else. Keeps none if it fails (memory).
+  void give_back(const c10::IValue& contents) noexcept;
+  // Returns what the last give_back() kept, once. All values are None, also those of dicts in it.
   Dicts take_dicts() { return std::exchange(dicts_, {}); }
 
   // Takes a snapshot of one tree.
@@ -63,10 +63,10 @@ class StateSnapshot {
   std::size_t next_ = 0;
   // The copies of this snapshot, by the address of the original. Of a dense tensor: which buffer.
   ska::flat_hash_map<const void*, std::size_t> copies_;
-  Dicts dicts_;
   // More tensors at such an address, and others: the original and the copy.
   std::unordered_map<const void*, std::vector<std::pair<torch::Tensor, torch::Tensor>>>
       other_copies_;
+  Dicts dicts_;
 };
 
 }  // namespace ddprun

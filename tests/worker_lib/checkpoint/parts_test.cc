@@ -219,31 +219,47 @@ void expect_same_contents(const std::string& one, const std::string& other) {
     EXPECT_EQ(a->tree.tensors[i].storage.contents, b->tree.tensors[i].storage.contents);
 }
 
-// A later save uses the dicts of the one before. The model and the optimizer's state grow here.
+// A later save uses the dicts of the one before. The model and the optimizer's state grow, shrink
+// and change here.
 TEST_F(CheckpointParts, LaterSavesHaveTheContentsOfAFirstOne) {
   torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1));
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.1));
   const TrainingState state{.model = net.get(), .optimizer = &optimizer, .has_position = false};
   ThreadWorld(1).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, {.directory = directory_ / "all", .keep_last = 9});
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 12; ++step) {
       if (step == 2) net->push_back(torch::nn::Linear(1, 1));
       if (step == 4)
         optimizer.add_param_group(torch::optim::OptimizerParamGroup(
             net[2]->parameters(), std::make_unique<torch::optim::AdamOptions>(0.2)));
+      if (step == 7)
+        for (const torch::Tensor& parameter : net[2]->parameters())
+          optimizer.state().erase(parameter.unsafeGetTensorImpl());
+      if (step == 8 || step == 9) {
+        auto& options = optimizer.param_groups()[0].options();
+        static_cast<torch::optim::AdamOptions&>(options).amsgrad(step == 8);
+        optimizer.state().clear();
+      }
+      if (step == 10) net->register_buffer("extra", torch::rand({2}));
+      if (step == 11) net->named_buffers()["extra"].set_data(torch::rand({5}, torch::kFloat64));
       const auto used = static_cast<std::size_t>(step < 1 ? 1 : 2);
       net->zero_grad();
       torch::Tensor x = torch::rand({4, 2});
       for (std::size_t i = 0; i < used; ++i) x = net[i]->as<torch::nn::Linear>()->forward(x);
-      if (step > 4) x = net[2]->as<torch::nn::Linear>()->forward(x);
+      if (step == 5 || step == 6) x = net[2]->as<torch::nn::Linear>()->forward(x);
       x.sum().backward();
       optimizer.step();
-      const std::string name = concat("/step-00000000000", step, ".pt");
+      const std::string digits = std::to_string(step);
+      const std::string name =
+          concat("/step-", std::string(12 - digits.size(), '0'), digits, ".pt");
       const std::string alone = directory_ / concat("step ", step);
       manager.save(step, state);
       manager.wait();
       CheckpointManager(group, 0, {.directory = alone}).save(step, state);
-      expect_same_contents(read_file(directory_ / "all" + name), read_file(alone + name));
+      const std::string later = read_file(directory_ / "all" + name);
+      const std::string first = read_file(alone + name);
+      expect_same_contents(later, first);
+      EXPECT_TRUE(later == first) << "step " << step << ": other bytes";
     }
   });
 }

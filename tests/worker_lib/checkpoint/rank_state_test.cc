@@ -17,6 +17,7 @@
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/torch.h"
+#include "tests/worker_lib/serialization/core/names_of_one_hash.h"
 #include "tests/worker_lib/support/pickled.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
@@ -338,6 +339,60 @@ TEST_F(RankState, AHooksStateOfAnotherModelIsRefused) {
   state.values["numbers"] = {{"no such", 0}};
   EXPECT_DIST_ERROR(hook.load_state(state, *net), Kind::kInvalidArgument,
                     HasSubstr("this model has no 'no such'"));
+}
+
+// The hashes of the keys differ in the file, and are equal in a dict that is made from it.
+TEST(NamedEntries, NamesThatFillTheMemoryOfAHashTableAreRefused) {
+  PickleDict of_model = make_string_dict(), section = make_string_dict();
+  for (const std::string& name : names_of_one_hash(60)) {
+    of_model.insert("pppp" + name, 1);
+    section.insert("gan/" + name, 1);
+  }
+  PickleDict models = make_string_dict();
+  EXPECT_DIST_ERROR(add_named(models, "gan", of_model, "f.pt"), Kind::kCorrupt,
+                    HasSubstr("read f.pt: keys of a dict were chosen"));
+  EXPECT_TRUE(models.empty());
+  EXPECT_DIST_ERROR(part_named(section, "gan", "f.pt"), Kind::kCorrupt,
+                    HasSubstr("read f.pt: keys of a dict were chosen"));
+  add_named(models, "other", of_model, "f.pt");
+  EXPECT_EQ(part_named(models, "other", "f.pt").size(), 60u);
+  EXPECT_EQ(part_named(models, "gan", "f.pt").size(), 0u);
+}
+
+// Each rank's keys are few enough for a table of its own.
+TEST(RankView, KeysOfAllRanksThatFillTheMemoryOfAHashTableAreRefused) {
+  const std::vector<std::string> names = names_of_one_hash(60);
+  const auto dict_of = [&](std::size_t begin, std::size_t end) {
+    PickleDict dict = make_string_dict();
+    for (std::size_t i = begin; i < end; ++i) dict.insert(names[i], torch::ones({1}));
+    return dict;
+  };
+  const auto view_of = [](const std::vector<PickleDict>& sections, int world_size) {
+    auto ranks = make_list();
+    for (const PickleDict& section : sections) {
+      PickleDict own = make_string_dict();
+      own.insert("model", section);
+      ranks.push_back(own);
+    }
+    PickleDict top = make_string_dict();
+    top.insert("world_size", static_cast<std::int64_t>(sections.size()));
+    top.insert("ranks", ranks);
+    return RankView({top, "f.pt"}, 0, world_size);
+  };
+  PickleDict of_rank_0 = dict_of(0, 10);
+  for (int i = 0; i < 500; ++i) of_rank_0.insert(concat("layer.", i), torch::ones({1}));
+  EXPECT_EQ(view_of({dict_of(8, 12)}, 1).section("model", of_rank_0).size(), 512u);
+  EXPECT_DIST_ERROR(view_of({dict_of(10, 20)}, 1).section("model", of_rank_0), Kind::kCorrupt,
+                    HasSubstr("read f.pt: keys of a dict were chosen"));
+  // The average of more ranks has the keys of all.
+  std::vector<PickleDict> few, many;
+  for (std::size_t rank = 0; rank < 12; ++rank) {
+    few.push_back(dict_of(3 * (rank % 2), 3 * (rank % 2) + 3));
+    many.push_back(dict_of(5 * rank, 5 * rank + 5));
+  }
+  EXPECT_EQ(view_of(few, 1).averaged_section("model", make_string_dict()).size(), 6u);
+  EXPECT_DIST_ERROR(view_of(many, 1).averaged_section("model", make_string_dict()), Kind::kCorrupt,
+                    HasSubstr("read f.pt: keys of a dict were chosen"));
 }
 
 }  // namespace

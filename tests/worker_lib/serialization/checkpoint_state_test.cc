@@ -86,6 +86,16 @@ TEST(CheckpointState, KeysThatFillTheMemoryOfAHashTableAreRefused) {
   EXPECT_EQ(read_pickle(file_with(numbers), "f.pt").toGenericDict().size(), 6u);
 }
 
+TEST(CheckpointState, KeysThatAreTuplesAreUnsupported) {
+  constexpr PickleNodeId kNone = 2;  // the value of the first key
+  std::vector<PickleNode> tuples;
+  for (std::size_t size = 0; size < 10; ++size) {
+    tuples.push_back({.kind = PickleKind::kTuple, .items = std::vector<PickleNodeId>(size, kNone)});
+    EXPECT_DIST_ERROR(read_pickle(file_with(tuples), "f.pt"), Kind::kUnsupported,
+                      HasSubstr("a key that is a tuple"));
+  }
+}
+
 TEST(CheckpointState, UsualKeysHaveTheirPlaces) {
   for (const std::int64_t step : {1, 7, 64, 1 << 20}) {
     std::vector<PickleNode> numbers, texts, reals;

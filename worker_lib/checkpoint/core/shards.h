@@ -20,7 +20,8 @@
 
 namespace ddprun {
 
-// Merges the shards. The storages get the keys "SHARD/KEY". The result has no records.
+// Merges the shards. The storages get the keys "SHARD/KEY". The result has no records, so
+// the number of a storage is not an index there.
 // shards: in order; the bytes that they refer to must outlive the result.
 // kCorrupt if they do not belong together or something is missing. The message gives the number
 // of the shard.

@@ -67,8 +67,8 @@ inline constexpr std::array kStorageClasses = std::to_array<StorageClass>({
 struct PickleStorage {
   std::string key = {};
   std::int64_t bytes = 0;
-  // These are of an archive, not of a pickle alone: the record's bytes, and its number, by which
-  // tensors that share a storage are known.
+  // These are of an archive, not of a pickle alone: the record's bytes, and its number. Tensors
+  // with the same number share a storage.
   std::string_view contents = {};
   std::size_t record = 0;
 };
