@@ -23,6 +23,14 @@ Arguments inside(pid_t init, const Arguments& flags, const Arguments& argv) {
 
 std::string port_of(int node) { return "port" + std::to_string(node); }
 
+// Names the queue of a cut, so that heal_one_way() removes no other one.
+constexpr auto kCutQueue = "c0:";
+
+// A queue of no packets loses all that the device should send. Fails if the device has a queue.
+Arguments cut_queue(const std::string& device) {
+  return {"tc", "qdisc", "add", "dev", device, "root", "handle", kCutQueue, "pfifo", "limit", "0"};
+}
+
 }  // namespace
 
 std::string NetnsCluster::why_not() {
@@ -121,20 +129,19 @@ void NetnsCluster::heal(int node) {
   run(inside(switch_.init, {"-n"}, {"ip", "link", "set", port_of(node), "master", "br0"}));
 }
 
-// A queue of no packets loses all that the device should send.
 void NetnsCluster::cut_from(int node) {
-  run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-n"},
-             {"tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0"}));
+  run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-n"}, cut_queue("eth0")));
 }
 
-void NetnsCluster::cut_to(int node) {
-  run(inside(switch_.init, {"-n"},
-             {"tc", "qdisc", "replace", "dev", port_of(node), "root", "pfifo", "limit", "0"}));
-}
+void NetnsCluster::cut_to(int node) { run(inside(switch_.init, {"-n"}, cut_queue(port_of(node)))); }
 
 void NetnsCluster::heal_one_way(int node) {
   const auto heal = [](pid_t init, const std::string& device) {
-    run(inside(init, {"-n"}, {"sh", "-c", "tc qdisc del dev " + device + " root || true"}));
+    run(inside(init, {"-n"},
+               {"sh", "-c",
+                "all=$(tc qdisc show dev $0) || exit 1; case $all in *\" $1 root\"*) "
+                "exec tc qdisc del dev $0 root handle $1;; esac",
+                device, kCutQueue}));
   };
   heal(nodes_[static_cast<std::size_t>(node)].init, "eth0");
   heal(switch_.init, port_of(node));

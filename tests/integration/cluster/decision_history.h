@@ -3,8 +3,8 @@
 //
 // - Each write is of the term that the leader key has. Terms grow. The writes of a term are
 //   numbered without a gap.
-// - A job's generation and its count of restarts never fall. A restart takes a new generation. An
-//   assignment does not change within its generation.
+// - A job's generation and its count of restarts never fall. A generation is followed by at most
+//   one restart. An assignment does not change within its generation.
 #pragma once
 
 #include <algorithm>
@@ -140,6 +140,9 @@ class DecisionHistory {
                             place.assignment.restart_count);
       if (wrong.empty() && at->second != place.assignment.restart_count)
         wrong = "two counts in one generation";
+      // A restart is counted when the generation fails, before the next one is formed.
+      if (wrong.empty() && now.state.restarts_used > place.assignment.restart_count + 1)
+        wrong = "two restarts in one generation";
     }
     jobs_.insert_or_assign(key, now);
     return wrong;
@@ -149,7 +152,6 @@ class DecisionHistory {
     const int restarts = now.restarts_used - before.restarts_used;
     if (generations < 0) return "an older generation";
     if (restarts < 0) return "fewer restarts";
-    // A restart is counted when the generation fails, before the next one is formed.
     if (restarts > generations + 1) return "restarts without generations";
     if (generations > 0) return "";
     for (const Place& place : now.places) {
