@@ -52,7 +52,7 @@ class AgentSessions : public std::enable_shared_from_this<AgentSessions> {
   bool has_sent_all() const;
 
   // Adds the message to what flush() sends. The session ends if it does not read its messages.
-  // Returns false if there is no such session.
+  // Returns false if the session has ended.
   bool say(AgentConnectionId id, const ServiceMessage& message);
   // Closes the session when all is sent. What it says is ignored from now on. No effect on one that
   // has ended.

@@ -76,6 +76,10 @@ class ContactTest : public testing::Test {
     owner_->contact_with(io_, {endpoint_of(service_)});
     return run_until([this] { return service_.has_accepted() && service_.has_heard("hello"); });
   }
+  void send_more_than_the_kernel_takes() {
+    const Leave leave{.reason = std::string(1 << 19, 'x')};
+    for (int i = 0; i < 64; ++i) owner_->contact->send(leave);
+  }
 
   boost::asio::io_context io_{1};
   PlayedService service_{io_};
@@ -139,8 +143,7 @@ TEST_F(ContactTest, ReportsNoMessageThatFollowsItsEnd) {
 
 TEST_F(ContactTest, LeavesAServiceThatReadsNothing) {
   ASSERT_TRUE(is_connected());
-  const Leave leave{.reason = std::string(1 << 19, 'x')};
-  for (int i = 0; i < 64; ++i) owner_->contact->send(leave);  // more than the kernel takes
+  send_more_than_the_kernel_takes();
   bool has_left = false;
   const TimePoint began = BootClock::now();
   owner_->contact->leave([&] { has_left = true; });
@@ -153,8 +156,7 @@ TEST_F(ContactTest, LeavesAServiceThatReadsNothing) {
 
 TEST_F(ContactTest, HasLeftWhenAMessageThatFollowsCannotBeSent) {
   ASSERT_TRUE(is_connected());
-  const Leave leave{.reason = std::string(1 << 19, 'x')};
-  for (int i = 0; i < 64; ++i) owner_->contact->send(leave);
+  send_more_than_the_kernel_takes();
   bool has_left = false;
   owner_->contact->leave([&] { has_left = true; });
   owner_->contact->send(Leave{.reason = std::string(kMaxControlFrameBytes, 'x')});
@@ -172,8 +174,7 @@ TEST_F(ContactTest, MayBeClosedWhenItAsksForTheHello) {
 
 TEST_F(ContactTest, DoesNotLeaveOnceItIsClosed) {
   ASSERT_TRUE(is_connected());
-  const Leave leave{.reason = std::string(1 << 19, 'x')};
-  for (int i = 0; i < 64; ++i) owner_->contact->send(leave);
+  send_more_than_the_kernel_takes();
   bool has_left = false;
   owner_->contact->leave([&] { has_left = true; });
   owner_->contact->close();
