@@ -236,6 +236,11 @@ class Call {
   std::string leader_;
 };
 
+// Returns true if the request changes nothing.
+bool only_reads(const UserRequest& request) {
+  return request.what == UserRequest::What::kStatus || is_answered_by_nodes(request.what);
+}
+
 // Returns the error of a standby whose leader may not be asked.
 Error with_advice(Error error) {
   error.cause += " (give --rdzv-endpoint that address, or those of all services)";
@@ -259,10 +264,13 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
     if (reply) return reply;
     troubles.push_back(to_text(places[i]) + ": " + reply.error().cause);
     const Result<HostPort> leader = parse_host_port(asked.leader());
-    // As an agent, it goes only to an address that was given or where identity must be proved.
-    const bool must_prove = !call.key.empty() || call.tls || call.demands_proof;
+    // A standby may lie about the leader. A request that changes something goes, as an agent does,
+    // only to an address that was given or where identity must be proved. One that only reads goes
+    // to any leader: who lies about the leader could lie about the job as well.
+    const bool may_follow =
+        !call.key.empty() || call.tls || call.demands_proof || only_reads(request);
     const bool is_new = leader && std::ranges::count(places, *leader) == 0;
-    if (is_new && must_prove && places.size() < kMostPlaces) {
+    if (is_new && may_follow && places.size() < kMostPlaces) {
       places.push_back(*leader);
       continue;
     }

@@ -51,8 +51,9 @@ struct ServiceReply {
 };
 
 // Sends the request and returns the reply. Of several services the next one is asked if one of them
-// does not lead or cannot be asked. A request that changes something is not sent again if it may
-// have arrived. Errors:
+// does not lead or cannot be asked. The leader that a standby names is asked, too, if it must prove
+// its identity or the request only reads. A request that changes something is not sent again if it
+// may have arrived. Errors:
 // kStopped      the service refused the caller or is not available now; the cause is the
 //               service's text
 // kConnection, kTimeout, kProtocol, kNotFound

@@ -300,16 +300,17 @@ TEST_F(SeveralServices, CommandsWorkThroughAStandby) {
   const Agent agent(ports_[*first].port());
   const std::size_t standby = (*first + 1) % kServices;
   ASSERT_TRUE(becomes(standby, "standby")) << all_err();
-  const auto status = start(
-      {"status", "--rdzv-endpoint=" + ports_[standby].endpoint() + "," + ports_[*first].endpoint(),
-       "job"});
+  const std::string of_standby = "--rdzv-endpoint=" + ports_[standby].endpoint();
+  const auto status = start({"status", of_standby, "job"});
   EXPECT_EQ(status->wait(), 0) << status->err();
   EXPECT_THAT(status->out(), HasSubstr("job"));
-  const auto lost = start({"status", "--rdzv-endpoint=" + ports_[standby].endpoint(), "job"});
+  const auto lost = start({"restart", of_standby, "job"});
   EXPECT_EQ(lost->wait(), 66);
   EXPECT_THAT(lost->err(), HasSubstr(ports_[*first].endpoint() +
                                      " leads (give --rdzv-endpoint that address, or those of all "
                                      "services)"));
+  const auto restart = start({"restart", of_standby + "," + ports_[*first].endpoint(), "job"});
+  EXPECT_EQ(restart->wait(), 0) << restart->err();
 }
 
 class EtcdWithTls : public RendezvousTest {};
