@@ -65,7 +65,7 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now,
       history_(state.generations),
       reason_(state.reason),
       forming_since_(now),
-      known_since_(now),
+      known_since_(state.books ? state.books->since - state.books->booked.wall() : now),
       remembers_(true),
       failed_(state.failed),
       ending_(state.ending),
@@ -640,7 +640,6 @@ void Membership::form() {
   for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
   phase_ = JobPhase::kRunning;
-  formed_at_ = now_;
   books_.form(now_);
   history_.form(generation_, static_cast<int>(order.size()), world_size, now_);
   pause_ = Duration(0);
@@ -733,6 +732,11 @@ void Membership::end(Verdict verdict) {
 
 std::optional<JobTimes> Membership::times(TimePoint now) const {
   return verdict_ ? verdict_->times : books_.as_of(now);
+}
+
+std::optional<TimePoint> Membership::formed_at() const {
+  const std::vector<GenerationRecord>& all = history_.records();
+  return all.empty() || all.back().number != generation_ ? std::nullopt : all.back().formed;
 }
 
 void Membership::continue_books(const Membership& ended) {

@@ -323,6 +323,32 @@ TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   EXPECT_EQ(received<Assignment>("a")->restart_count, 2);
 }
 
+TEST_F(RestoredTest, KnowsSinceWhenTheJobAndItsGenerationExist) {
+  start({2, 2}, 3);
+  const TimePoint began = now_;
+  now_ += seconds(2);
+  join("a");
+  join("b");
+  const TimePoint formed = now_;
+  now_ += seconds(7);
+  restart_service();
+  restart_service();
+  EXPECT_EQ(job_->known_since(), began);
+  EXPECT_EQ(job_->formed_at(), formed);
+}
+
+TEST_F(RestoredTest, AGenerationOfTheEarlierRunThatLivedBrieflyIsAQuickFailure) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 1);
+  come_back("b", AgentPhase::kRunning, 1);
+  fail({"a", "b"}, "a", seconds(1));
+  ASSERT_TRUE(received<Assignment>("a"));
+  received_.clear();
+  fail({"a", "b"}, "a", seconds(1));
+  EXPECT_FALSE(received<Assignment>("a")) << "a pause follows the second one in a row";
+}
+
 // The earlier run may still answer a node, so its workers may live for longer than a lease.
 TEST_F(RestoredTest, ANodeIsNotLostWhileTheEarlierRunMayAnswerIt) {
   run_second_generation({2, 2}, 3);
