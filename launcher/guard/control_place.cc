@@ -1,5 +1,6 @@
 #include "launcher/guard/control_place.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,7 +11,9 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/parse_number.h"
 #include "base/process_stat.h"
@@ -58,8 +61,11 @@ std::vector<std::string> stand_ins_of(const std::string& home) {
   const std::string base = directory_of(home);
   const std::string prefix = home.substr(base.size() + 1) + ".";
   std::vector<std::string> found;
-  for (const std::string entry : entries_of(base)) {
-    if (name_of(entry).starts_with(prefix)) found.push_back(entry);
+  // Each run does this in /tmp, which may have very many entries: no path is made for each of them.
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(base.c_str()), &closedir);
+  while (const dirent* entry = directory ? readdir(directory.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(prefix)) found.push_back(base + "/" + std::string(name));
   }
   return found;
 }
