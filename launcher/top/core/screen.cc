@@ -17,9 +17,9 @@ using Kind = Key::Kind;
 using Style = TopLine::Style;
 
 constexpr std::size_t kMostFilterBytes = 64;
-constexpr int kLongWaitSeconds = 10;        // as on the page of the service
+constexpr int kLongWaitSeconds = 10;              // as on the page of the service
 constexpr std::int64_t kHighestRank = 1'000'000;  // higher ones are mistakes of their senders
-constexpr std::size_t kNoLimit = 100'000;  // columns of an output that is not a terminal
+constexpr std::size_t kNoLimit = 100'000;         // columns of an output that is not a terminal
 
 std::string lower(std::string_view text) {
   std::string lowered(text);
@@ -43,7 +43,8 @@ bool has_words(const Cells& cells, const std::vector<std::string>& words) {
       words, [&](const std::string& word) { return all.find(word) != std::string::npos; });
 }
 
-// Returns "ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not". Empty: no rank has.
+// Returns "ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not", or "" if no rank
+// has waited.
 std::string waits_text(const std::vector<TopRow>& rows) {
   std::vector<int> waiting, others;
   for (const TopRow& row : rows) {

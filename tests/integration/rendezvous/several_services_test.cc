@@ -86,7 +86,7 @@ class SeveralServices : public RendezvousTest {
   bool becomes(std::size_t i, const std::string& ready) const {
     return eventually([&] { return page(i, "/readyz").body.starts_with(ready); });
   }
-  // Expects that the job's report has this time as work, and the rest of all its time as other causes.
+  // Expects that the job's report books this time as work, and no more time than `all`.
   void expect_books(Duration worked, Duration all) const {
     const auto times = nlohmann::json::parse(read_file(directory_ / "report.json"))["times"];
     const auto causes = times["causes_ms"].get<std::map<std::string, std::int64_t>>();
@@ -372,8 +372,8 @@ TEST_F(SeveralServices, WorkersOutliveEachLeader) {
   for (const HeldPort& port : ports_) all += "," + port.endpoint();
   const std::string script = until_go_after("echo started $TORCHELASTIC_RESTART_COUNT");
   const TimePoint begun = BootClock::now();
-  const auto one = start(
-      node(all.substr(1), {"--max-restarts=3", "--report-file=" + directory_ / "report.json"}, script));
+  const auto one = start(node(
+      all.substr(1), {"--max-restarts=3", "--report-file=" + directory_ / "report.json"}, script));
   const auto two = start(node(all.substr(1), {"--max-restarts=3"}, script));
   ASSERT_TRUE(one->wait_for_out("started 0")) << one->err() << all_err();
   ASSERT_TRUE(two->wait_for_out("started 0")) << two->err() << all_err();
