@@ -8,6 +8,7 @@
 #include "base/concat.h"
 #include "base/counted.h"
 #include "launcher/top/core/printable_text.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 
 namespace ddprun {
 namespace {
@@ -16,7 +17,9 @@ using Kind = Key::Kind;
 using Style = TopLine::Style;
 
 constexpr std::size_t kMostFilterBytes = 64;
-constexpr std::size_t kNoLimit = 100'000;  // columns of an output that is not a terminal
+constexpr int kLongWaitSeconds = 10;              // as on the page of the service
+constexpr std::int64_t kHighestRank = 1'000'000;  // higher ones are mistakes of their senders
+constexpr std::size_t kNoLimit = 100'000;         // columns of an output that is not a terminal
 
 std::string lower(std::string_view text) {
   std::string lowered(text);
@@ -38,6 +41,27 @@ bool has_words(const Cells& cells, const std::vector<std::string>& words) {
   for (const std::string& cell : cells) all += lower(cell) + "\n";
   return std::ranges::all_of(
       words, [&](const std::string& word) { return all.find(word) != std::string::npos; });
+}
+
+// Returns "ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not", or "" if no rank
+// has waited.
+std::string waits_text(const std::vector<TopRow>& rows) {
+  std::vector<int> waiting, others;
+  for (const TopRow& row : rows) {
+    if (row.rank < 0 || row.rank > kHighestRank) continue;
+    (row.waiting_s.value_or(0) >= kLongWaitSeconds ? waiting : others)
+        .push_back(static_cast<int>(row.rank));
+  }
+  if (waiting.empty()) return "";
+  const auto named = [](std::vector<int>& ranks, const char* has, const char* have) {
+    std::ranges::sort(ranks);
+    const bool is_one = ranks.size() == 1;
+    return concat(is_one ? "rank " : "ranks ", rank_ranges(ranks), is_one ? has : have);
+  };
+  std::string text = concat(named(waiting, " has", " have"), " waited ", kLongWaitSeconds,
+                            " s or longer in a collective");
+  if (!others.empty()) text += "; " + named(others, " has not", " have not");
+  return text;
 }
 
 std::string number_text(const std::optional<std::int64_t>& number) {
@@ -173,6 +197,9 @@ std::vector<std::string> TopScreen::head() const {
   std::vector<std::string> lines{first};
   if (!view_.goodput.empty()) lines.push_back(view_.goodput);
   if (!view_.last_failure.empty()) lines.push_back("last failure: " + view_.last_failure);
+  if (std::string waits = waits_text(view_.ranks); !waits.empty()) {
+    lines.push_back(std::move(waits));
+  }
   if (!view_.outcome.empty()) lines.push_back(view_.outcome);
   if (!note_.empty()) lines.push_back(note_);
   for (std::string& line : lines) line = printable_text(line);

@@ -50,7 +50,7 @@ std::string goodput_text(const JobTimes& times) {
   std::vector<std::pair<Duration, std::string>> losses{
       {start, "start"},
       {times[kWaiting], "waiting for nodes"},
-      {restarts, concat("restarts (", times.restarts(), ")")},
+      {restarts, times.restarts() > 0 ? concat("restarts (", times.restarts(), ")") : "end"},
       {times[kCheckpoint], "checkpoints"},
       {times[kHang], "hangs"},
       {times[kStopped], "stopped"}};

@@ -1,9 +1,12 @@
 """Looks at the page of the service in a real browser, a headless Chromium.
 
+axe-core checks that people who use a screen reader or no mouse can use the page, too.
+
 argv[1]: the folder of the programs. argv[2]: the root of the sources. With DDPRUN_SCREENSHOTS in
 the environment, pictures of the page are written into that folder.
 """
 import http.server
+import importlib.util
 import json
 import os
 import pathlib
@@ -317,7 +320,7 @@ def check_timeline(page: browser.Browser) -> None:
     left = "[...document.querySelectorAll('#generations .life')].map((bar) => bar.offsetLeft)"
     places = page.evaluate(left)
     assert places[0] > places[1], places
-    page.wait_for(r"/^step 1\d\d of 1,000,000, \d+\.\d steps\/s, "
+    page.wait_for(r"/^step [1-9][\d,]{2,} of 1,000,000, \d+\.\d steps\/s, "
                   r"about \d+ (h \d+ min|d \d+ h) left$/"
                   ".test(document.querySelector('#progress p')?.textContent)")
 
@@ -329,6 +332,20 @@ def check_widths(page: browser.Browser) -> None:
         page.resize(width, height)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, width
         picture(page, f"job-{scheme}-{width}")
+
+
+def check_accessibility(page: browser.Browser) -> None:
+    """Checks the rules of axe-core, in both colour schemes."""
+    package = importlib.util.find_spec("axe_playwright_python")
+    if package is None:
+        return print("not checked: accessibility; scripts/setup --tests installs axe-core")
+    page.evaluate(pathlib.Path(package.origin).with_name("axe.min.js").read_text() + "; 0")
+    for scheme in ["dark", "light"]:
+        page.use_colours(scheme)
+        checked, broken = page.evaluate(
+            "axe.run().then(({passes, violations}) => [passes.length, violations.map("
+            "({id, nodes}) => [id, ...nodes.map(({html}) => html)])])")
+        assert checked > 10 and broken == [], (scheme, checked, broken)
 
 
 def check_hiding(page: browser.Browser) -> None:
@@ -353,6 +370,7 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             page.wait_for_text(JOB)
             page.wait_for_text("runs generation 1 with 2 ranks on 1 node")
             picture(page, "jobs")
+            check_accessibility(page)
             # The job's link is what the keyboard comes to after the one of the header.
             page.evaluate("document.getElementById('home').focus()")
             page.press("Tab")  # the table, which can be scrolled
@@ -370,6 +388,7 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             page.wait_for_text("steps/s")
             check_timeline(page)
             check_widths(page)
+            check_accessibility(page)
             assert page.evaluate("document.querySelectorAll('.ranks .is-running').length") == 2
             # The service has asked the agent for its ranks, because this page is open.
             page.wait_for("document.querySelectorAll('#ranks tbody tr').length === 2")
@@ -380,7 +399,8 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             assert job.wait(PATIENCE) == 0
         page.wait_for_text("This job has succeeded.")
         page.wait_for_text("Generation 1 succeeded after ")
-        assert page.evaluate("document.getElementById('progress') === null"), page.text()
+        # Until the agent has left, the page still has what it told of its ranks.
+        page.wait_for("document.getElementById('progress') === null")
         assert page.evaluate("document.getElementById('reason') === null"), page.text()
         check_hiding(page)
         assert page.errors == [], page.errors

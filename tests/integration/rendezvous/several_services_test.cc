@@ -4,7 +4,9 @@
 
 #include <array>
 #include <csignal>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "rendezvous/membership/core/leadership.h"
@@ -83,6 +85,19 @@ class SeveralServices : public RendezvousTest {
   }
   bool becomes(std::size_t i, const std::string& ready) const {
     return eventually([&] { return page(i, "/readyz").body.starts_with(ready); });
+  }
+  // Expects that the job's report books this time as work, and no more time than `all`.
+  void expect_books(Duration worked, Duration all) const {
+    const auto times = nlohmann::json::parse(read_file(directory_ / "report.json"))["times"];
+    const auto causes = times["causes_ms"].get<std::map<std::string, std::int64_t>>();
+    std::int64_t sum = 0;
+    for (const auto& [cause, ms] : causes) sum += ms;
+    const std::int64_t wall = times["wall_ms"];
+    EXPECT_NEAR(sum, wall, static_cast<double>(causes.size())) << "each is rounded: " << times;
+    EXPECT_LE(wall, to_ms(all)) << times;
+    EXPECT_GE(causes.at("training"), to_ms(worked)) << times;
+    EXPECT_EQ(causes.at("recovery"), 0) << times;
+    EXPECT_EQ(times["restarts"], 0) << times;
   }
   std::string all_err() const {
     std::string all;
@@ -356,10 +371,20 @@ TEST_F(SeveralServices, WorkersOutliveEachLeader) {
   std::string all;
   for (const HeldPort& port : ports_) all += "," + port.endpoint();
   const std::string script = until_go_after("echo started $TORCHELASTIC_RESTART_COUNT");
-  const auto one = start(node(all.substr(1), {"--max-restarts=3"}, script));
+  const TimePoint begun = BootClock::now();
+  const auto one = start(node(
+      all.substr(1), {"--max-restarts=3", "--report-file=" + directory_ / "report.json"}, script));
   const auto two = start(node(all.substr(1), {"--max-restarts=3"}, script));
   ASSERT_TRUE(one->wait_for_out("started 0")) << one->err() << all_err();
   ASSERT_TRUE(two->wait_for_out("started 0")) << two->err() << all_err();
+  const auto first = leader();
+  ASSERT_TRUE(first) << all_err();
+  // The service knows that the workers run.
+  ASSERT_TRUE(eventually([&] {
+    const auto jobs = nlohmann::json::parse(page(*first, "/status.json").body)["jobs"];
+    return jobs.back()["times"]["causes_ms"]["training"].get<std::int64_t>() > 0;
+  })) << all_err();
+  const TimePoint started = BootClock::now();
   for (std::uint64_t left = number_from("DDPRUN_SERVICE_ROUNDS", 3); left > 0; --left) {
     const auto now = leader();
     ASSERT_TRUE(now) << all_err();
@@ -385,9 +410,11 @@ TEST_F(SeveralServices, WorkersOutliveEachLeader) {
     }
     EXPECT_TRUE(becomes(*now, "standby")) << all_err();
   }
+  const Duration worked = BootClock::now() - started;
   let_go();
   EXPECT_EQ(one->wait(), 0) << one->err() << all_err();
   EXPECT_EQ(two->wait(), 0) << two->err() << all_err();
+  expect_books(worked, BootClock::now() - begun);
   EXPECT_THAT(lines_of(one->out()), ElementsAre(HasSubstr("started 0"))) << one->err() << all_err();
   EXPECT_THAT(lines_of(two->out()), ElementsAre(HasSubstr("started 0"))) << two->err() << all_err();
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <utility>
 
 #include "launcher/top/core/printable_text.h"
 #include "tests/support/sanitized.h"
@@ -85,6 +87,28 @@ TEST_F(TopScreenTest, TellsOfTheJobFirst) {
   EXPECT_EQ(lines()[2], "20 ranks by trouble | 7 more do not fit");
   screen_.set_note("no answer");
   EXPECT_EQ(lines()[2], "no answer");
+}
+
+TEST_F(TopScreenTest, NamesRanksThatWaitForLongAndThoseThatDoNot) {
+  JobView view = job_of(6);
+  for (const std::size_t i : {0u, 2u, 3u, 4u}) view.ranks[i].waiting_s = 10.0;
+  view.ranks[5].waiting_s = 9.9;
+  std::swap(view.ranks[0], view.ranks[3]);
+  screen_.show(view);
+  EXPECT_EQ(lines()[2],
+            "ranks 0,2-4 have waited 10 s or longer in a collective; ranks 1,5 have not");
+  for (TopRow& row : view.ranks) row.waiting_s.reset();
+  view.ranks[1].waiting_s = 99;
+  view.ranks.resize(2);
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "rank 1 has waited 10 s or longer in a collective; rank 3 has not");
+  view.ranks[0].waiting_s = 99;
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "ranks 1,3 have waited 10 s or longer in a collective");
+  view.ranks[0].rank = std::numeric_limits<std::int64_t>::max();
+  view.ranks[1].rank = -1;
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "2 ranks by trouble") << "such ranks do not exist";
 }
 
 TEST_F(TopScreenTest, WhoIsInTroubleComesFirst) {
