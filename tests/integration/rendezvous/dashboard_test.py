@@ -406,7 +406,7 @@ def look_through_a_service(binaries: pathlib.Path) -> None:
 
 def serve(binaries: pathlib.Path, folder: str, address: str):
     """A service that keeps its state, at this address."""
-    return running([binaries / "ddp-rendezvous", "--listen", address,
+    return running([binaries / "ddp-rendezvous", "--listen", address, "--lease=60",
                     f"--state-dir={folder}/state"], stdout=subprocess.PIPE,
                    stderr=subprocess.DEVNULL)
 
@@ -421,7 +421,7 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         address = service.stdout.readline().split()[-1]
         stack.enter_context(running(
             [binaries / "ddprun", f"--rdzv-endpoint={address}", f"--rdzv-id={JOB}",
-             "--rdzv-patience=60", "--nproc-per-node=2", "--max-restarts=3", "--no-python", "--",
+             "--nproc-per-node=2", "--max-restarts=3", "--no-python", "--",
              "sh", "-c", TALKER, "sh", folder], stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL))
         wait_until_it_runs(binaries, f"--rdzv-endpoint={address}")

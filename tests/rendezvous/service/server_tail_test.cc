@@ -137,7 +137,7 @@ TEST_F(ServerWithTails, AnAgentThatIsTooOldIsNamed) {
   RawTcpClient browser(service_.port());
   open(browser);
   EXPECT_THAT(browser.receive_through("\n\n"),
-              HasSubstr("too old to send it: ddprun on node-"));
+              HasSubstr("too old to send it: ddprun on agent of job"));
 }
 
 TEST_F(ServerWithTails, ARequestThatCannotBeAnsweredEndsWithTheReason) {
