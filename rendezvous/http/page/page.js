@@ -697,8 +697,8 @@ function render() {
     const jobs = status.jobs.map(({ranks, ...job}) => [job, stepOf({ranks, ...job})]);
     show([["jobs", [jobs, status.jobs_left_out], jobList]]);
   }
-  const isFollowed = job && source && job.phase !== "ended";
-  follow(isFollowed ? byId("rank-details") : null, `${job?.phase} ${job?.generation}`);
+  follow(job && source ? byId("rank-details") : null, `${job?.phase} ${job?.generation}`,
+    job?.phase === "ended");
 }
 
 // --- the connection --------------------------------------------------------------------------------

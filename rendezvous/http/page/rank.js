@@ -68,19 +68,24 @@ class Follow {
 let followed = null; // {section, state, follows}: what is open now
 
 // Opens the streams of this section of rankOf(), and closes those of another one. null: closes all.
-// state: of the job. A stream that was refused is opened again in another state.
-export function follow(section, state) {
+// state: of the job. A stream that was refused is opened again in another state. isOver: the job has
+// ended, so no stream is opened. An open one still has the last lines.
+export function follow(section, state, isOver) {
   const isRefused = followed?.follows[0].isRefused && followed.state !== state;
   if (followed?.section === section && !isRefused) return;
   followed?.follows.forEach((one) => one.close());
   followed = null;
   if (!section?.dataset.job) return;
+  if (isOver) {
+    section.querySelector("#rank-output-note").textContent = "The job has ended.";
+    return;
+  }
   const {job, rank} = section.dataset;
   const open = (what, nothing, over) => new Follow(
     `${what}/${rank}?${new URLSearchParams({job})}`,
     section.querySelector(`#rank-${what}`), section.querySelector(`#rank-${what}-note`), nothing,
     over);
-  const output = open("output", "It has written nothing yet.", section.elsewhere);
+  const output = open("output", "It has written nothing yet.", section.over);
   const opened = {section, state, follows: [output]};
   followed = opened;
   if (!isDashboard()) return;
@@ -149,8 +154,9 @@ export function rankOf(id, rank, host, generation, changed) {
       make("pre", {id: `rank-${what}`, tabindex: "0", "aria-labelledby": `rank-${what}-title`})];
     section.dataset.job = id;
     section.dataset.rank = rank;
-    section.elsewhere = () => `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
-      `ddprun logs -f --rank ${rank} -- ${quoted(id)}`;
+    section.over = () => isDashboard()
+      ? `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
+        `ddprun logs -f --rank ${rank} -- ${quoted(id)}` : "The job has ended.";
     section.append(...part("output", "Output"));
     if (isDashboard()) {
       section.append(...part("flight", "Last calls"),

@@ -151,6 +151,7 @@ printf '10%%\\r50%%\\r100%%\\n\\033[31mred\\033[0m \\033]0;title\\007end\\n'
 echo "to stderr" >&2
 i=0
 while :; do
+  [ ! -e "$1/go" ] || { say "rank $RANK ends"; exit 0; }
   if [ -e "$1/say$i" ]; then say "rank $RANK has seen file $i"; i=$((i + 1)); fi
   sleep 0.05
 done
@@ -454,6 +455,11 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         pathlib.Path(folder, "say1").touch()
         page.wait_for(f"({output}).endsWith('rank 1 has seen file 1\\n')")
         assert "rank 0" not in page.evaluate(output)
+        # The last lines come, also after the page knows that the job has ended.
+        pathlib.Path(folder, "go").touch()
+        page.wait_for_text("This job has succeeded")
+        page.wait_for(f"({output}).endsWith('rank 1 ends\\n')")
+        page.wait_for(f"{note} === 'The job has ended.'")
         # Refusals are for others to see, too.
         real = [one for one in page.errors if "ERR_CONNECTION" not in one and "net::" not in one]
         assert real == [], real
