@@ -1,5 +1,5 @@
 // CommandFeed: what a command writes to stdout and stderr, as events for one browser
-// (rendezvous/http/core/output_events.h). The command runs in a process of its own while the browser
+// (rendezvous/http/output_events.h). The command runs in a process of its own while the browser
 // reads, and is killed when the browser has gone. Nothing here blocks.
 //
 // Owner: HttpEntry, on the thread of the io_context, which outlives it.
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "rendezvous/http/core/output_events.h"
 #include "rendezvous/http/exchange.h"
+#include "rendezvous/http/output_events.h"
 #include "rendezvous/http/paced_wake.h"
 
 namespace ddprun {

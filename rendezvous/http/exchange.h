@@ -76,8 +76,8 @@ struct HttpRequest {
   std::string_view origin = {};
   std::string_view host = {};
   bool is_post = false;
-  std::string_view body = {};  // of a POST
-  std::string peer = {};       // numeric address of the client
+  std::string_view body = {};   // of a POST
+  std::string peer = {};        // numeric address of the client
   std::string_view query = {};  // what follows ?
 };
 

@@ -25,13 +25,12 @@ void PacedWake::notify(const std::shared_ptr<State>& state) {
   state->has_news = false;
   state->is_resting = true;
   state->pause.expires_after(kPause);
-  state->pause.async_wait(
-      [weak = std::weak_ptr(state)](const boost::system::error_code& error) {
-        const auto self = weak.lock();
-        if (error || !self) return;
-        self->is_resting = false;
-        if (self->has_news) notify(self);
-      });
+  state->pause.async_wait([weak = std::weak_ptr(state)](const boost::system::error_code& error) {
+    const auto self = weak.lock();
+    if (error || !self) return;
+    self->is_resting = false;
+    if (self->has_news) notify(self);
+  });
   state->wake();
 }
 

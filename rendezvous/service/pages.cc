@@ -112,8 +112,8 @@ std::string why_no_output(const HttpRequest& request, const ServiceView& service
 HttpPage page_of_output(const HttpRequest& request, Rank rank, const ServiceView& service) {
   if (service.role && !service.role->leads()) return page_of_leader(request.path, service);
   if (service.is_draining) return text_page("the service is stopping", 503);
-  const bool is_own = request.origin.empty() ||
-                      is_same_origin(request.origin, request.host, request.encrypted);
+  const bool is_own =
+      request.origin.empty() || is_same_origin(request.origin, request.host, request.encrypted);
   if (!is_own) return text_page("only this service's page may read this", 403);
   if (const std::string why = why_no_output(request, service); !why.empty()) {
     return text_page(concat("output of workers: ", why), 403);

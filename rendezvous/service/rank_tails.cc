@@ -7,7 +7,7 @@
 
 #include "base/concat.h"
 #include "rendezvous/http/paced_wake.h"
-#include "rendezvous/service/core/tail_events.h"
+#include "rendezvous/service/tail_events.h"
 
 namespace ddprun {
 

@@ -1,10 +1,10 @@
-// RankTails: the browsers that follow the output of a rank. To the JobTable each is a connection, as
-// that of `ddprun logs --follow` is. So the nodes are asked only while a browser reads.
+// RankTails: the browsers that follow the output of a rank. To the JobTable each is a connection,
+// as that of `ddprun logs --follow` is. So the nodes are asked only while a browser reads.
 //
 // Bounds: kMost browsers, kOfJob of one job. A browser is sent kLines earlier lines, and then what
-// its worker writes. At most OutputInquiries::kMaxUnread bytes are fetched for it in kPause. What it
-// does not take is left out and counted: OutputEvents keeps the newest 64 KiB, and agents leave out
-// what they cannot send.
+// its worker writes. Agents get OutputInquiries::kTurns turns of 64 KiB, then a pause of kPause.
+// What a browser does not take is left out and counted: OutputEvents keeps the newest 64 KiB, and
+// agents leave out what they cannot send.
 //
 // Owner: RendezvousServer, on the io_context's thread, which makes all calls and gets all
 // callbacks. No callback follows close().

@@ -74,8 +74,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         page_requests_(io, {.wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
                             .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
         tails_(io, {.next_id = [this] { return next_id(); },
-                    .ask = [this](AgentConnectionId id,
-                                  const UserRequest& request) { ask_for_page(id, request); },
+                    .ask =
+                        [this](AgentConnectionId id, const UserRequest& request) {
+                          if (!is_draining()) ask_for_page(id, request);
+                        },
                     .wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
                     .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
         drain_timer_(io) {
@@ -283,8 +285,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
                   const AgentConnectionId id = next_id();
                   if (page_requests_.begin(id, finish)) ask_for_page(id, request);
                 },
-            .follow = [this](const std::string& job, Rank rank, const std::string& by)
-            { return tails_.open(job, rank, by); }};
+            .follow = [this](const std::string& job, Rank rank,
+                             const std::string& by) { return tails_.open(job, rank, by); }};
   }
 
   // Asks the table as a command does that has a connection of its own.

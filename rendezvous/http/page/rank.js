@@ -24,6 +24,18 @@ function lastLines(text) {
   return kept.slice(-MOST_LINES - 1).join("\n");
 }
 
+// Returns why the stream of this path was refused. EventSource does not say it.
+async function whyRefused(path) {
+  try {
+    const answer = await fetch(path);
+    if (!answer.ok) return (await answer.text()).trim();
+    await answer.body.cancel();
+  } catch {
+    // It does not answer.
+  }
+  return "It was refused: open the rank again.";
+}
+
 // Follow: shows what a stream sends, in an element.
 class Follow {
   // nothing: what the note says while nothing has come. over(): what it says at the end.
@@ -54,13 +66,17 @@ class Follow {
       this.isRefused = Boolean(why);
       note.textContent = why ? `There is no output here: ${why}` : over();
     });
-    this.source.onerror = () => {
-      note.textContent = this.source.readyState === EventSource.CLOSED
-        ? "It was refused: open the rank again." : "not connected";
+    this.source.onerror = async () => {
+      note.textContent = "not connected";
+      if (this.source.readyState !== EventSource.CLOSED) return;
+      this.isRefused = true;
+      const why = await whyRefused(path);
+      if (!this.isClosed) note.textContent = why;
     };
   }
 
   close() {
+    this.isClosed = true;
     this.source.close();
   }
 }

@@ -1,7 +1,7 @@
 // OutputEvents: makes events for a browser's EventSource of what a worker or a command writes. An
 // event is the JSON {"text": whole lines or updates}; an update ends with \r. It has "left_out", a
-// number, if bytes are missing before them. The last event has the type `end`, and "why", a text, if
-// there is an error.
+// number, if bytes are missing before them. The last event has the type `end`. It has "why", a
+// text, if there is an error.
 //
 // Memory is bounded: of what is not taken, only the newest kMaxBytes are kept. Bytes that are not
 // UTF-8 are replaced. Pure; one owner thread.

@@ -1,4 +1,4 @@
-#include "rendezvous/http/core/output_events.h"
+#include "rendezvous/http/output_events.h"
 
 #include <gtest/gtest.h>
 

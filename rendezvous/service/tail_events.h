@@ -1,4 +1,4 @@
-// TailEvents: makes events for a browser (rendezvous/http/core/output_events.h) of what the
+// TailEvents: makes events for a browser (rendezvous/http/output_events.h) of what the
 // JobTable answers to a request that follows the output of one rank.
 //
 // Lines of other versions that it does not know are left out. What the service says of the output,
@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/http/core/output_events.h"
+#include "rendezvous/http/output_events.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
