@@ -20,6 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing_support::hello_of;
+using testing_support::http_get;
 using testing_support::next_handshake;
 using testing_support::PrivateMunged;
 using testing_support::RawTcpClient;
