@@ -63,7 +63,8 @@ class ServerWithTails : public testing::Test {
     return answer.substr(begin, answer.find('"', begin) - begin);
   }
 
-  RunningService service_{{.service_id = "s"}};
+  // An agent that is silent in a test is not lost: that would also end what it is asked.
+  RunningService service_{{.times = {.lease = std::chrono::minutes(10)}, .service_id = "s"}};
 };
 
 TEST_F(ServerWithTails, TheAgentIsAskedWhileABrowserReadsAndNoLonger) {
