@@ -119,8 +119,10 @@ HttpPage page_of_output(const HttpRequest& request, Rank rank, const ServiceView
     return text_page(concat("output of workers: ", why), 403);
   }
   const auto query = form_values(request.query, {"job"});
-  if (!query) return text_page("the form is /output/RANK?job=ID", 400);
-  const std::string& job = query->front();
+  const std::string job = query ? query->front() : "";
+  if (job.empty() || !why_no_name(job).empty()) {
+    return text_page("the form is /output/RANK?job=ID", 400);
+  }
   if (!service.keys.empty() && !has_common_key(service.keys, job)) {
     return text_page("this job has a key of its own: use ddprun logs with it", 403);
   }

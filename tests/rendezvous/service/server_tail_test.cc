@@ -158,8 +158,9 @@ TEST_F(ServerWithTails, ARequestThatCannotBeAnsweredEndsWithTheReason) {
        {"/output/-1?job=a", "/output/x?job=a", "/output/?job=a", "/output/99999999999?job=a"}) {
     EXPECT_EQ(status_of(path), "404") << path;
   }
-  for (const char* path : {"/output/0", "/output/0?", "/output/0?job=<b>", "/output/0?job=%zz",
-                           "/output/0?job=job&x=1", "/output/0?jobs=job"}) {
+  for (const char* path :
+       {"/output/0", "/output/0?", "/output/0?job=<b>", "/output/0?job=%zz",
+        "/output/0?job=job&x=1", "/output/0?jobs=job", "/output/0?job=", "/output/0?job=a%00"}) {
     EXPECT_EQ(status_of(path), "400") << path;
   }
 }
