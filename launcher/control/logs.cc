@@ -9,20 +9,12 @@
 
 #include "base/write_all.h"
 #include "rendezvous/protocol/control_json.h"
+#include "rendezvous/protocol/output_text.h"
 
 namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes += static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1]));
-  }
-  return bytes;
-}
 
 // Prints the lines that have arrived. Returns false if the output can no longer be written.
 bool print_lines(ControlClient& client, LogPrinter& printer) {
@@ -49,8 +41,7 @@ bool LogPrinter::take(std::string_view json_line) {
   try {
     if (json.contains("stream")) {
       const Source source{json.at("rank").get<int>(), json.at("stream") == "stderr"};
-      return lines(source, json.contains("hex") ? from_hex(json.at("hex").get<std::string>())
-                                                : json.at("text").get<std::string>());
+      return lines(source, output_text(json));
     }
     if (json.contains("generation")) begin(json);
     if (json.contains("dropped_bytes")) {

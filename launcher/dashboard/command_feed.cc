@@ -3,7 +3,6 @@
 #include <sys/wait.h>
 
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <utility>
 
@@ -16,12 +15,6 @@ namespace ddprun {
 
 using boost::asio::posix::stream_descriptor;
 using boost::system::error_code;
-
-namespace {
-
-constexpr Duration kPause = std::chrono::milliseconds(100);
-
-}  // namespace
 
 // Child: the process of the command, which leads a group. Lives until the process was reaped.
 struct CommandFeed::Child {
@@ -60,12 +53,12 @@ Result<void> CommandFeed::start() {
 }
 
 void CommandFeed::begin(std::function<void()> wake) {
-  wake_ = std::move(wake);
+  wake_.emplace(io_, std::move(wake));
   const Result<void> started = start();
   if (started) return read();
   events_.add(concat("ddprun: error: ", started.error().message(), "\n"));
   events_.end();
-  notify();
+  wake_->notify();
 }
 
 void CommandFeed::read() {
@@ -75,25 +68,9 @@ void CommandFeed::read() {
                             if (!self) return;
                             self->events_.add({self->buffer_.data(), size});
                             if (error) self->events_.end();
-                            self->notify();
+                            self->wake_->notify();
                             if (!error) self->read();
                           });
-}
-
-// Tells the reader of news, after a pause since the last time.
-void CommandFeed::notify() {
-  has_news_ = true;
-  if (is_resting_) return;
-  has_news_ = false;
-  is_resting_ = true;
-  pause_.expires_after(kPause);
-  pause_.async_wait([weak = weak_from_this()](error_code error) {
-    const auto self = weak.lock();
-    if (error || !self) return;
-    self->is_resting_ = false;
-    if (self->has_news_) self->notify();
-  });
-  wake_();
 }
 
 }  // namespace ddprun

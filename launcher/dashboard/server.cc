@@ -9,7 +9,6 @@
 
 #include "base/background_thread.h"
 #include "base/concat.h"
-#include "base/parse_number.h"
 #include "base/random_id.h"
 #include "launcher/control/local_jobs.h"
 #include "launcher/dashboard/access.h"
@@ -35,13 +34,6 @@ constexpr int kOrders = 4;         // at a time
 constexpr std::size_t kFeeds = 8;  // at a time: each is a process
 constexpr std::string_view kLines = "200";
 constexpr std::string_view kCalls = "20";
-
-// Returns the rank in a path such as /output/3; nullopt: the path does not begin so.
-std::optional<int> rank_in_path(std::string_view path, std::string_view begin) {
-  if (!path.starts_with(begin)) return std::nullopt;
-  const auto rank = parse_number<int>(path.substr(begin.size()));
-  return rank && *rank >= 0 ? std::optional<int>(*rank) : std::nullopt;
-}
 
 }  // namespace
 
@@ -111,17 +103,17 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
       return HttpPage{.type = "application/json", .body = body_of(status_.text())};
     }
     if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
-    if (const std::optional<int> rank = rank_in_path(path, "/output/")) {
+    if (const std::optional<Rank> rank = rank_in_path(path, "/output/")) {
       return feed_of("logs", *rank, {"--follow", concat("--lines=", kLines)});
     }
-    if (const std::optional<int> rank = rank_in_path(path, "/flight/")) {
+    if (const std::optional<Rank> rank = rank_in_path(path, "/flight/")) {
       return feed_of("flight", *rank, {concat("--last=", kCalls)});
     }
     return std::nullopt;
   }
 
   // Returns a stream of what this command of ddprun says of the rank.
-  HttpPage feed_of(std::string_view command, int rank, const std::vector<std::string>& options) {
+  HttpPage feed_of(std::string_view command, Rank rank, const std::vector<std::string>& options) {
     std::erase_if(feeds_, [](const auto& feed) { return feed.expired(); });
     if (feeds_.size() >= kFeeds) return text_page(std::string(kTooManyOrders), 503);
     std::vector<std::string> words{commands_.program, std::string(command),

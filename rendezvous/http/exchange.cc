@@ -139,6 +139,7 @@ std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::siz
   const bool is_head = request.method() == http::verb::head;
   const std::string_view target(request.target().data(), request.target().size());
   const std::string_view path = target.substr(0, target.find('?'));
+  const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
   const bool is_post = request.method() == http::verb::post && takes_post(path);
   if (!is_head && !is_post && request.method() != http::verb::get) {
     return refuse(405, "only GET and HEAD are supported");
@@ -169,7 +170,8 @@ std::optional<HttpAnswer> HttpExchange::answer(std::string_view header, std::siz
                                          .origin = value(http::field::origin),
                                          .host = value(http::field::host),
                                          .is_post = is_post,
-                                         .body = body});
+                                         .body = body,
+                                         .query = query});
   if (!page) page = text_page("no such page", 404);
   asked_ = {!is_head, last, takes_post(path) ? "POST" : kMethods};
   if (page->later) return HttpAnswer{.last = last, .later = std::move(page->later)};

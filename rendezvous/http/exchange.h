@@ -68,7 +68,7 @@ inline HttpPage text_page(const std::string& line, int status = 200) {
 }
 
 struct HttpRequest {
-  std::string_view path;           // without the query that begins with ?
+  std::string_view path;           // without the query
   std::string_view authorization;  // that field's value; empty if there is none
   bool encrypted = false;          // the connection has TLS
   // The same for these fields.
@@ -76,8 +76,9 @@ struct HttpRequest {
   std::string_view origin = {};
   std::string_view host = {};
   bool is_post = false;
-  std::string_view body = {};  // of a POST
-  std::string peer = {};       // numeric address of the client
+  std::string_view body = {};   // of a POST
+  std::string peer = {};        // numeric address of the client
+  std::string_view query = {};  // what follows ?
 };
 
 // Returns the page that a request asks for; nullopt: there is no such page.

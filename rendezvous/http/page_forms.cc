@@ -35,8 +35,9 @@ HttpPage rights_page(const PageRights& rights) {
   const nlohmann::json json{{"reads", rights.reads},
                             {"acts", rights.acts},
                             {"takes_token", rights.takes_token},
-                            {"is_dashboard", rights.is_dashboard}};
-  return {.type = "application/json", .body = body_of(json.dump())};
+                            {"is_dashboard", rights.is_dashboard},
+                            {"why_no_output", rights.why_no_output}};
+  return {.type = "application/json", .body = body_of(text_of(json))};
 }
 
 void PageReply::notice(const std::string& text) {

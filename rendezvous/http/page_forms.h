@@ -42,6 +42,7 @@ struct PageRights {
   bool acts = false;         // may press buttons
   bool takes_token = false;  // a write token would be accepted
   bool is_dashboard = false;
+  std::string why_no_output = {};  // of a rank; empty: they may read it
 };
 // Returns the answer to kRightsPath.
 HttpPage rights_page(const PageRights& rights);

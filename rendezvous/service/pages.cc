@@ -11,6 +11,7 @@
 #include "rendezvous/http/page_files.h"
 #include "rendezvous/http/page_forms.h"
 #include "rendezvous/http/process_figures.h"
+#include "rendezvous/net/tcp_address.h"
 #include "rendezvous/store/server.h"
 
 namespace ddprun {
@@ -64,6 +65,12 @@ bool may_act(const HttpRequest& request, const Keyring& keys) {
   return is_write_cookie(cookie, key, calendar_seconds());
 }
 
+// Returns whether the key for every job is that of this one. REQUIRES: there is one.
+bool has_common_key(const Keyring& keys, const std::string& job) {
+  const std::optional<Secret> key = keys.key_of(job);
+  return key && key->view() == keys.for_every_job()->view();
+}
+
 // Returns whether the request may read protected pages. With keys it needs the token that is
 // derived from the key for every job, or the cookie that a browser got for it.
 bool may_read(const HttpRequest& request, const Keyring& keys) {
@@ -76,6 +83,52 @@ bool may_read(const HttpRequest& request, const Keyring& keys) {
   }
   const std::string_view cookie = cookie_value(request.cookie, cookie_name(kReadCookie, key));
   return is_read_cookie(cookie, key, calendar_seconds()) || may_act(request, keys);
+}
+
+// Returns where the leader has the page that only it can show.
+HttpPage page_of_leader(std::string_view path, const ServiceView& service) {
+  service.role->look();  // one that looks on may know a former leader
+  const std::string leader = service.role->leader();
+  if (leader.empty()) return text_page("no service is known to lead", 503);
+  HttpPage page = text_page("the leader has this page: " + leader, 307);
+  page.location =
+      std::string(service.has_tls ? "https://" : "http://") + leader + std::string(path);
+  return page;
+}
+
+// Returns why the sender may not read what workers write, for people; empty: they may.
+std::string why_no_output(const HttpRequest& request, const ServiceView& service) {
+  if (!service.keys.empty()) {
+    if (may_act(request, service.keys)) return {};
+    return "it needs the write token of --print-write-token, over TLS";
+  }
+  if (service.has_munge) return "a browser has no credential of munge";
+  if (request.encrypted || is_name_of_no_other_site(request.host, host_name())) return {};
+  return concat("open this page by the numeric address of the service: ", request.host,
+                " may be the name of another site");
+}
+
+// Returns the output of a rank, live.
+HttpPage page_of_output(const HttpRequest& request, Rank rank, const ServiceView& service) {
+  if (service.role && !service.role->leads()) return page_of_leader(request.path, service);
+  if (service.is_draining) return text_page("the service is stopping", 503);
+  const bool is_own =
+      request.origin.empty() || is_same_origin(request.origin, request.host, request.encrypted);
+  if (!is_own) return text_page("only this service's page may read this", 403);
+  if (const std::string why = why_no_output(request, service); !why.empty()) {
+    return text_page(concat("output of workers: ", why), 403);
+  }
+  const auto query = form_values(request.query, {"job"});
+  const std::string job = query ? query->front() : "";
+  if (job.empty() || !why_no_name(job).empty()) {
+    return text_page("the form is /output/RANK?job=ID", 400);
+  }
+  if (!service.keys.empty() && !has_common_key(service.keys, job)) {
+    return text_page("this job has a key of its own: use ddprun logs with it", 403);
+  }
+  return {.type = "text/event-stream",
+          .is_stream = true,
+          .feed = service.follow(job, rank, concat("a page on ", request.peer))};
 }
 
 // Exchanges the token in the form of the page for a cookie that scripts cannot read.
@@ -109,8 +162,7 @@ HttpPage page_of_order(const HttpRequest& request, const ServiceView& service) {
   }
   const std::optional<PageOrder> order = order_in_form(request.body);
   if (!order) return text_page(std::string(kOrderFormIs), 400);
-  const std::optional<Secret> key = service.keys.key_of(order->job);
-  if (!key || key->view() != service.keys.for_every_job()->view()) {
+  if (!has_common_key(service.keys, order->job)) {
     return text_page("this job has a key of its own: use the commands of ddprun with it", 403);
   }
   if (const Membership* const job = service.jobs.find(order->job)) {
@@ -124,17 +176,6 @@ HttpPage page_of_order(const HttpRequest& request, const ServiceView& service) {
   return HttpPage{.later = [ask = service.ask, asked = std::move(asked)](const HttpFinish& finish) {
     ask(asked, finish);
   }};
-}
-
-// Returns where the leader has the page that only it can show.
-HttpPage page_of_leader(std::string_view path, const ServiceView& service) {
-  service.role->look();  // one that looks on may know a former leader
-  const std::string leader = service.role->leader();
-  if (leader.empty()) return text_page("no service is known to lead", 503);
-  HttpPage page = text_page("the leader has this page: " + leader, 307);
-  page.location =
-      std::string(service.has_tls ? "https://" : "http://") + leader + std::string(path);
-  return page;
 }
 
 template <class Make>
@@ -171,7 +212,8 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   if (path == kRightsPath) {
     return rights_page({.reads = may_read(request, service.keys),
                         .acts = may_act(request, service.keys),
-                        .takes_token = request.encrypted && service.keys.for_every_job()});
+                        .takes_token = request.encrypted && service.keys.for_every_job(),
+                        .why_no_output = why_no_output(request, service)});
   }
   if (!may_read(request, service.keys)) {
     return text_page(
@@ -197,6 +239,9 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   if (path == "/events") {
     if (service.role && !service.role->leads()) return page_of_leader(path, service);
     return HttpPage{.type = "text/event-stream", .is_stream = true};
+  }
+  if (const std::optional<Rank> rank = rank_in_path(path, "/output/")) {
+    return page_of_output(request, *rank, service);
   }
   return std::nullopt;
 }

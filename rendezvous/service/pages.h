@@ -3,6 +3,9 @@
 //
 //   read   anyone, if the service has no keys. Else the read token of the key for every job, or a
 //          browser's cookie for it or for the write token
+//   output (what workers write) who may act. A service without keys shows it as it answers
+//          `ddprun logs`: to anyone, unless it has munge. Without TLS the browser must name this
+//          host in a way that no other site can (is_name_of_no_other_site())
 //   act    (stop, restart, stacks) a browser's cookie for the write token of the key for every
 //          job, over TLS; not for a job that has a key of its own. Without a key for every job, or
 //          without TLS, no one
@@ -40,11 +43,15 @@ struct ServiceView {
   const Keyring& keys;
   EtcdRole* role = nullptr;  // null: the state is not in etcd
   bool has_tls = false;
+  bool has_munge = false;
   bool is_draining = false;
   bool ends_soon = false;              // it ends with its job
   std::function<void()> note_watcher;  // a person looks at all jobs
   // Asks for something of a job, and calls the function once with the page that answers it.
   std::function<void(const UserRequest&, const HttpFinish&)> ask;
+  // Returns the output of a rank of a job for one browser. by: who asks, for people.
+  std::function<std::shared_ptr<HttpFeed>(const std::string& job, Rank rank, const std::string& by)>
+      follow;
 };
 
 class ServicePages {

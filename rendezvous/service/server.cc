@@ -17,6 +17,7 @@
 #include "rendezvous/service/page_requests.h"
 #include "rendezvous/service/pages.h"
 #include "rendezvous/service/pending_connections.h"
+#include "rendezvous/service/rank_tails.h"
 #include "rendezvous/service/standby.h"
 
 namespace ddprun {
@@ -72,6 +73,13 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
             }),
         page_requests_(io, {.wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
                             .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
+        tails_(io, {.next_id = [this] { return next_id(); },
+                    .ask =
+                        [this](AgentConnectionId id, const UserRequest& request) {
+                          if (!is_draining()) ask_for_page(id, request);
+                        },
+                    .wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
+                    .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
         drain_timer_(io) {
     sessions_ = std::make_shared<AgentSessions>(
         unauthenticated_log_, counters_,
@@ -163,6 +171,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     pending_->close();
     sessions_->close();
     page_requests_.close();
+    tails_.close();
     locals_.clear();
     shown_store_ = nullptr;
   }
@@ -266,18 +275,22 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
             .keys = pending_->keys,
             .role = role_,
             .has_tls = pending_->tls != nullptr,
+            .has_munge = pending_->munge.has_value(),
             .is_draining = is_draining(),
             .ends_soon = ends_soon_,
             .note_watcher = [this] { note_watcher({}); },
-            .ask = [this](const UserRequest& request,
-                          const HttpFinish& finish) { ask_for_page(request, finish); }};
+            .ask =
+                [this](const UserRequest& request, const HttpFinish& finish) {
+                  if (is_draining()) return finish(text_page("the service is stopping", 503));
+                  const AgentConnectionId id = next_id();
+                  if (page_requests_.begin(id, finish)) ask_for_page(id, request);
+                },
+            .follow = [this](const std::string& job, Rank rank,
+                             const std::string& by) { return tails_.open(job, rank, by); }};
   }
 
   // Asks the table as a command does that has a connection of its own.
-  void ask_for_page(const UserRequest& request, const HttpFinish& finish) {
-    if (is_draining()) return finish(text_page("the service is stopping", 503));
-    const AgentConnectionId id = next_id();
-    if (!page_requests_.begin(id, finish)) return;
+  void ask_for_page(AgentConnectionId id, const UserRequest& request) {
     perform(table_.receive(
         {.connection = id, .local = false, .service_address = {}, .peer_address = {}},
         AgentMessage(request), BootClock::now()));
@@ -353,6 +366,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       if (send.last) sessions_->close_when_sent(send.connection);
     } else if (page_requests_.contains(send.connection)) {
       page_requests_.take(send.connection, send.message);
+    } else if (tails_.contains(send.connection)) {
+      tails_.take(send.connection, send.message);
     }
   }
 
@@ -460,7 +475,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void go_on_reading(AgentConnectionId id) {
     asio::post(io_, [self = shared_from_this(), id] {
       if (self->is_draining()) return;
-      if (!self->sessions_->has_sent_all(id) && !self->page_requests_.contains(id)) return;
+      const bool is_page = self->page_requests_.contains(id) || self->tails_.contains(id);
+      if (!is_page && !self->sessions_->has_sent_all(id)) return;
       self->perform(self->table_.all_sent(id, BootClock::now()));
     });
   }
@@ -518,6 +534,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   ServicePages pages_;
   std::optional<HttpEntry> http_;
   PageRequests page_requests_;
+  RankTails tails_;
   std::function<void()> when_idle_;
   bool ends_soon_ = false;
   std::unique_ptr<StateStore> writer_;  // null: nothing is kept

@@ -93,6 +93,19 @@ std::optional<PageOrder> order_in_form(std::string_view form) {
   return order;
 }
 
+std::optional<Rank> rank_in_path(std::string_view path, std::string_view begin) {
+  if (!path.starts_with(begin)) return std::nullopt;
+  const auto rank = parse_number<int>(path.substr(begin.size()));
+  return rank && *rank >= 0 ? std::optional(Rank(*rank)) : std::nullopt;
+}
+
+bool is_name_of_no_other_site(std::string_view host, std::string_view own_name) {
+  if (host.starts_with('[')) return true;
+  const std::string_view name = host.substr(0, host.find(':'));
+  const bool is_address = name.find_first_not_of("0123456789.") == name.npos;
+  return !name.empty() && (is_address || name.find('.') == name.npos || name == own_name);
+}
+
 bool is_same_origin(std::string_view origin, std::string_view host, bool encrypted) {
   const std::string_view scheme = encrypted ? "https://" : "http://";
   return !host.empty() && origin.starts_with(scheme) && origin.substr(scheme.size()) == host;

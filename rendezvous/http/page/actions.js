@@ -28,6 +28,9 @@ export const buttonsOf = (job) => [job.phase === "ended", rights.acts, rights.ta
 
 export const isDashboard = () => Boolean(rights.is_dashboard);
 export const mayAct = () => Boolean(rights.acts);
+// Why this browser may not read what ranks write; empty: it may.
+export const whyNoOutput = () => rights.why_no_output
+  ?? "the service has not said yet whether this browser may read it";
 
 // Gives a token to the server. Returns why it was refused; empty: it was not.
 export async function giveToken(token) {

@@ -2,10 +2,10 @@
 // /events. It asks for nothing while it is open, but for what rank.js shows. Every text of the
 // status becomes textContent, so none is read as markup.
 
-import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct}
-  from "./actions.js";
+import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct,
+  whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
-import {failuresOfRank, follow, rankOf} from "./rank.js";
+import {commandsOf, failuresOfRank, follow, rankOf} from "./rank.js";
 
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
 const TRY_AGAIN_MS = 10000;
@@ -673,8 +673,10 @@ function render() {
     ["generations", [id, job.phase, generations], () => generationsOfJob(job)],
     ...(rank === null ? []
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)],
-        ["rank-details", [id, rank, isDashboard() || row?.host, mayAct()],
+        ["rank-details", [id, rank, isDashboard(), whyNoOutput(), mayAct()],
           () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id), render)],
+        ...(isDashboard() ? [] : [["rank-elsewhere", [id, rank, row?.host, whyNoOutput()],
+          () => commandsOf(id, rank, row?.host)]]),
         ["rank-restarts", [id, rank, failures, generations],
           () => restartsOfRank(job, rank, failuresOfRank(job, rank))]]),
     ["nodes", [id, job.phase, job.generation, places], () => nodesOf(job)],
@@ -695,7 +697,8 @@ function render() {
     const jobs = status.jobs.map(({ranks, ...job}) => [job, stepOf({ranks, ...job})]);
     show([["jobs", [jobs, status.jobs_left_out], jobList]]);
   }
-  follow(job && source && job.phase !== "ended" ? byId("rank-details") : null);
+  follow(job && source ? byId("rank-details") : null, `${job?.phase} ${job?.generation}`,
+    job?.phase === "ended");
 }
 
 // --- the connection --------------------------------------------------------------------------------

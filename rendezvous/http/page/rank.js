@@ -1,8 +1,8 @@
 // What a rank has written, its last calls, its stack, and the generations that it failed in. Output
-// and calls come as events of their own, only while this page shows the rank. Every text becomes
-// textContent.
+// and calls come as events of their own, only while this page shows the rank. A service sends no
+// calls. Every text becomes textContent.
 
-import {give, isDashboard, learnRights, mayAct} from "./actions.js";
+import {give, isDashboard, learnRights, mayAct, whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
 
 const MOST_LINES = 200;
@@ -24,7 +24,19 @@ function lastLines(text) {
   return kept.slice(-MOST_LINES - 1).join("\n");
 }
 
-// Follow: shows what a stream of the dashboard sends, in an element.
+// Returns why the stream of this path was refused. EventSource does not say it.
+async function whyRefused(path) {
+  try {
+    const answer = await fetch(path);
+    if (!answer.ok) return (await answer.text()).trim();
+    await answer.body.cancel();
+  } catch {
+    // It does not answer.
+  }
+  return "It was refused: open the rank again.";
+}
+
+// Follow: shows what a stream sends, in an element.
 class Follow {
   // nothing: what the note says while nothing has come. over(): what it says at the end.
   constructor(path, pre, note, nothing, over) {
@@ -48,54 +60,73 @@ class Follow {
       note.textContent = "";
       show();
     };
-    this.source.addEventListener("end", () => {
+    this.source.addEventListener("end", (event) => {
       this.close();
-      note.textContent = over();
+      const {why} = JSON.parse(event.data);
+      this.isRefused = Boolean(why);
+      note.textContent = why ? `There is no output here: ${why}` : over();
     });
-    this.source.onerror = () => {
-      note.textContent = this.source.readyState === EventSource.CLOSED
-        ? "It was refused: open the rank again." : "not connected";
+    this.source.onerror = async () => {
+      note.textContent = "not connected";
+      if (this.source.readyState !== EventSource.CLOSED) return;
+      this.isRefused = true;
+      const why = await whyRefused(path);
+      if (!this.isClosed) note.textContent = why;
     };
   }
 
   close() {
+    this.isClosed = true;
     this.source.close();
   }
 }
 
-let followed = null; // {section, follows}: what is open now
+let followed = null; // {section, state, follows}: what is open now
 
 // Opens the streams of this section of rankOf(), and closes those of another one. null: closes all.
-export function follow(section) {
-  if (followed?.section === section) return;
+// state: of the job. A stream that was refused is opened again in another state. isOver: the job has
+// ended, so no stream is opened. An open one still has the last lines.
+export function follow(section, state, isOver) {
+  const isRefused = followed?.follows[0].isRefused && followed.state !== state;
+  if (followed?.section === section && !isRefused) return;
   followed?.follows.forEach((one) => one.close());
   followed = null;
-  if (!section?.dataset.rank) return;
-  const open = (what, nothing, over) => new Follow(`${what}/${section.dataset.rank}`,
+  if (!section?.dataset.job) return;
+  if (isOver) {
+    section.querySelector("#rank-output-note").textContent = "The job has ended.";
+    return;
+  }
+  const {job, rank} = section.dataset;
+  const open = (what, nothing, over) => new Follow(
+    `${what}/${rank}?${new URLSearchParams({job})}`,
     section.querySelector(`#rank-${what}`), section.querySelector(`#rank-${what}-note`), nothing,
     over);
-  const opened = {section, follows: [
-    open("output", "It has written nothing yet.", section.elsewhere),
-    open("flight", "asking", () => "")]};
+  const output = open("output", "It has written nothing yet.", section.over);
+  const opened = {section, state, follows: [output]};
+  followed = opened;
+  if (!isDashboard()) return;
+  const openCalls = () => open("flight", "asking", () => "");
+  opened.follows.push(openCalls());
   section.querySelector("#flight-again").onclick = () => {
     if (followed !== opened) return;
     opened.follows.pop().close();
-    opened.follows.push(open("flight", "asking", () => ""));
+    opened.follows.push(openCalls());
   };
-  followed = opened;
 }
 
 const quoted = (text) => /^[\w.:/@%+=,-]+$/.test(text) ? text
   : `'${text.replaceAll("'", "'\\''")}'`;
 
 // Returns the commands that show the rank, for the page of a service.
-function commandsOf(id, rank, host) {
+export function commandsOf(id, rank, host) {
   const last = quoted(id);
+  const why = whyNoOutput();
   const lines = ["logs -f", "flight", "stacks"].map(
     (command) => `ddprun ${command} --rank ${rank} -- ${last}`);
   const place = quoted(location.host);
-  return make("div", {},
-    make("p", {}, "Its output, its calls and its stack: in a terminal",
+  return make("section", {id: "rank-elsewhere"},
+    why ? make("p", {}, `Its output is not shown here: ${why}.`) : null,
+    make("p", {}, `${why ? "Its output, its" : "Its"} calls and its stack: in a terminal`,
       ` on ${host ?? "its host"}, by the user of the job:`),
     make("pre", {tabindex: "0", id: "rank-commands"}, lines.join("\n")),
     make("p", {}, "On another host, add ", make("code", {}, `--rdzv-endpoint=${place}`),
@@ -128,22 +159,25 @@ function stackOf(id, rank, generation, changed) {
   return make("div", {}, make("p", {}, button, note), pre);
 }
 
-// Returns the section with what is known of the rank beyond the status. host(): its host; undefined
-// if that is not known. generation(): the one that the page shows. changed(): called when there are
+// Returns the section with what the rank writes and does. host(): its host; undefined if that is not
+// known. generation(): the one that the page shows. changed(): called when there are
 // other buttons.
 export function rankOf(id, rank, host, generation, changed) {
   const section = make("section", {id: "rank-details"});
-  if (isDashboard()) {
+  if (isDashboard() || !whyNoOutput()) {
     const part = (what, title) => [make("h3", {id: `rank-${what}-title`}, title),
       make("p", {class: "dim", id: `rank-${what}-note`, role: "status"}),
       make("pre", {id: `rank-${what}`, tabindex: "0", "aria-labelledby": `rank-${what}-title`})];
+    section.dataset.job = id;
     section.dataset.rank = rank;
-    section.elsewhere = () => `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
-      `ddprun logs -f --rank ${rank} -- ${quoted(id)}`;
-    section.append(...part("output", "Output"), ...part("flight", "Last calls"),
-      make("button", {id: "flight-again", type: "button"}, "Show its calls again"));
-  } else {
-    section.append(commandsOf(id, rank, host()));
+    section.over = () => isDashboard()
+      ? `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
+        `ddprun logs -f --rank ${rank} -- ${quoted(id)}` : "The job has ended.";
+    section.append(...part("output", "Output"));
+    if (isDashboard()) {
+      section.append(...part("flight", "Last calls"),
+        make("button", {id: "flight-again", type: "button"}, "Show its calls again"));
+    }
   }
   if (mayAct()) section.append(stackOf(id, rank, generation, changed));
   return section;

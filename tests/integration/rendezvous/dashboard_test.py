@@ -151,6 +151,7 @@ printf '10%%\\r50%%\\r100%%\\n\\033[31mred\\033[0m \\033]0;title\\007end\\n'
 echo "to stderr" >&2
 i=0
 while :; do
+  [ ! -e "$1/go" ] || { say "rank $RANK ends"; exit 0; }
   if [ -e "$1/say$i" ]; then say "rank $RANK has seen file $i"; i=$((i + 1)); fi
   sleep 0.05
 done
@@ -341,10 +342,13 @@ def ask_for_a_write_token(binaries: pathlib.Path) -> None:
                 wait_until_it_runs(binaries, *asking)
                 go_to_the_job(page)
                 page.wait_for_text("Stop or restart this job")
+                page.evaluate("location.hash += '&rank=1'")
+                page.wait_for_text("Its output is not shown here: it needs the write token")
                 assert page.evaluate("document.getElementById('do-stop') === null")
                 said = page.evaluate(
                     "fetch('act', {method: 'POST', body: new URLSearchParams({order: 'stop', "
-                    "job: location.hash.slice(5), generation: 0})}).then((one) => one.text())")
+                    "job: decodeURIComponent(location.hash.slice(5).split('&')[0]), "
+                    "generation: 0})}).then((one) => one.text())")
                 assert said.startswith("buttons need the write token"), said
                 page.evaluate("document.querySelector('#actions summary').click()")
                 for token, answer in [("0" * 64, "this is not the token of this service"),
@@ -353,6 +357,8 @@ def ask_for_a_write_token(binaries: pathlib.Path) -> None:
                     page.evaluate(f"document.getElementById('write-token').value = '{token}'")
                     page.evaluate("document.querySelector('#actions form button').click()")
                     page.wait_for_text(answer)
+                page.wait_for("document.getElementById('rank-output-note')?.textContent === "
+                              "'It has written nothing yet.'")
                 click(page, "do-stop")
                 click(page, "yes")
                 assert job.wait(PATIENCE) == 128 + signal.SIGTERM
@@ -399,6 +405,66 @@ def look_through_a_service(binaries: pathlib.Path) -> None:
                 assert job.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
+def serve(binaries: pathlib.Path, folder: str, address: str):
+    """A service that keeps its state, at this address."""
+    return running([binaries / "ddp-rendezvous", "--listen", address, "--lease=60",
+                    f"--state-dir={folder}/state"], stdout=subprocess.PIPE,
+                   stderr=subprocess.DEVNULL)
+
+
+def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
+    """The page of a service: a rank's output while it writes, over restarts of both."""
+    output = "document.getElementById('rank-output')?.textContent ?? ''"
+    note = "document.getElementById('rank-output-note').textContent"
+    with contextlib.ExitStack() as stack, browser.Browser() as page:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        service = stack.enter_context(serve(binaries, folder, "127.0.0.1:0"))
+        address = service.stdout.readline().split()[-1]
+        stack.enter_context(running(
+            [binaries / "ddprun", f"--rdzv-endpoint={address}", f"--rdzv-id={JOB}",
+             "--nproc-per-node=2", "--max-restarts=3", "--no-python", "--",
+             "sh", "-c", TALKER, "sh", folder], stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL))
+        wait_until_it_runs(binaries, f"--rdzv-endpoint={address}")
+        page.open(f"http://{address}/")
+        go_to_the_job(page)
+        page.wait_for("document.querySelectorAll('#ranks tbody tr').length === 2")
+        page.evaluate("location.hash += '&rank=7'")
+        page.wait_for(f"{note}.startsWith('There is no output here: --rank: invalid value')")
+        page.evaluate("location.hash = location.hash.replace('rank=7', 'rank=1')")
+        page.wait_for(f"({output}).includes('to stderr')")
+        text = page.evaluate(output)
+        assert f"rank 1 begins: {MARKUP}\n100%\nred end\n" in text, text
+        assert "rank 0" not in text, text
+        assert page.evaluate("document.images.length") == 0
+        pathlib.Path(folder, "say0").touch()
+        page.wait_for(f"({output}).endsWith('rank 1 has seen file 0\\n')")
+
+        pid = int(page.evaluate("[...document.querySelectorAll('#chosen-rank dt')].find("
+                                "(one) => one.textContent === 'process').nextSibling.textContent"))
+        os.kill(pid, signal.SIGKILL)
+        page.wait_for(f"({output}).includes('generation 1 begins')")
+        page.wait_for(f"({output}).split('rank 1 begins').length === 3")
+
+        service.terminate()
+        assert service.wait(PATIENCE) == 0
+        page.wait_for_text("not connected")
+        stack.enter_context(serve(binaries, folder, address))
+        page.wait_for_text("live")
+        page.wait_for(f"{note} === ''")
+        pathlib.Path(folder, "say1").touch()
+        page.wait_for(f"({output}).endsWith('rank 1 has seen file 1\\n')")
+        assert "rank 0" not in page.evaluate(output)
+        # The last lines come, also after the page knows that the job has ended.
+        pathlib.Path(folder, "go").touch()
+        page.wait_for_text("This job has succeeded")
+        page.wait_for(f"({output}).endsWith('rank 1 ends\\n')")
+        page.wait_for(f"{note} === 'The job has ended.'")
+        # Refusals are for others to see, too.
+        real = [one for one in page.errors if "ERR_CONNECTION" not in one and "net::" not in one]
+        assert real == [], real
+
+
 def main() -> None:
     browser.find()
     binaries = pathlib.Path(sys.argv[1])
@@ -410,6 +476,7 @@ def main() -> None:
         end_by_hand(binaries)
         ask_for_a_write_token(binaries)
         look_through_a_service(binaries)
+        follow_a_rank_at_its_service(binaries)
     print("buttons are pressed by those who may, and by no others")
 
 

@@ -160,6 +160,20 @@ TEST_F(ServerWithButtons, AnAgentIsAskedForTheStackOfOneRank) {
   EXPECT_THAT(answer.get(), StartsWith("HTTP/1.1 200 "));
 }
 
+TEST_F(ServerWithButtons, WhoMayPressThemMayReadOutput) {
+  const auto answer = [&](const std::string& job, const std::string& cookie) {
+    RawTlsClient browser(service_.port(), trust_);
+    browser.send("GET /output/0?job=" + job +
+                 " HTTP/1.1\r\nHost: evil.example:1\r\nCookie: " + cookie + "\r\n\r\n");
+    return browser.receive(12);
+  };
+  EXPECT_EQ(answer("job", cookie_), "HTTP/1.1 200");
+  EXPECT_EQ(answer("secret", cookie_), "HTTP/1.1 403") << "it has its own key";
+  EXPECT_EQ(answer("job", cookie_ + "0"), "HTTP/1.1 401");
+  const std::string read = cookie_in(post("/token", "token=" + read_token_of(kKey)));
+  EXPECT_EQ(answer("job", read), "HTTP/1.1 403");
+}
+
 TEST_F(ServerWithButtons, WithoutTheCookieOrFromElsewhereNothingIsDone) {
   const std::string form = "order=stop&job=job&generation=0";
   const std::string read = cookie_in(post("/token", "token=" + read_token_of(kKey)));

@@ -20,6 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing_support::hello_of;
+using testing_support::http_get;
 using testing_support::next_handshake;
 using testing_support::PrivateMunged;
 using testing_support::RawTcpClient;
@@ -88,6 +89,11 @@ TEST_F(ServerWithMunge, WhoProvesHisUserJoins) {
 
 // An eavesdropper could replay a credential. The munged of this service has already seen it, but
 // the munged of another node has not.
+TEST_F(ServerWithMunge, NoBrowserReadsWhatWorkersWrite) {
+  EXPECT_EQ(http_get(service_.port(), "/status.json").status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/output/0?job=job").status, 403);
+}
+
 TEST_F(ServerWithMunge, ACredentialThatIsSentAgainIsWorthNothing) {
   AgentHandshake agent = an_agent();
   RawTcpClient first(service_.port());

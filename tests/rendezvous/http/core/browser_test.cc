@@ -82,5 +82,25 @@ TEST(Browser, TheOriginIsTheHostWithTheScheme) {
   EXPECT_FALSE(is_same_origin("http://", "", false));
 }
 
+TEST(RankInPath, IsADecimalNumber) {
+  EXPECT_EQ(rank_in_path("/output/0", "/output/"), Rank(0));
+  EXPECT_EQ(rank_in_path("/output/65535", "/output/"), Rank(65535));
+  for (const char* path : {"/output/", "/output/-1", "/output/+1", "/output/1/", "/output/0x1",
+                           "/output/ 1", "/output/99999999999", "/output", "/flight/0"}) {
+    EXPECT_EQ(rank_in_path(path, "/output/"), std::nullopt) << path;
+  }
+}
+
+TEST(NameOfNoOtherSite, IsAnAddressAnOwnNameOrAShortOne) {
+  for (const char* host : {"127.0.0.1", "10.0.0.7:29400", "[::1]", "[fd00::7]:29400", "localhost:1",
+                           "node0", "node0:29400", "node0.cluster.example:29400"}) {
+    EXPECT_TRUE(is_name_of_no_other_site(host, "node0.cluster.example")) << host;
+  }
+  for (const char* host : {"", ":1", "evil.example", "evil.example:29400", "10.0.0.7.evil.example",
+                           "node0.", "node0.cluster.example.evil:1", "x.node0.cluster.example:1"}) {
+    EXPECT_FALSE(is_name_of_no_other_site(host, "node0.cluster.example")) << host;
+  }
+}
+
 }  // namespace
 }  // namespace ddprun

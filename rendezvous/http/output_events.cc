@@ -1,4 +1,4 @@
-#include "launcher/dashboard/output_events.h"
+#include "rendezvous/http/output_events.h"
 
 #include <utility>
 
@@ -17,6 +17,11 @@ void OutputEvents::add(std::string_view bytes) {
   left_out_ += excess;
 }
 
+void OutputEvents::end(std::string why) {
+  is_ended_ = true;
+  why_ = std::move(why);
+}
+
 std::string OutputEvents::take() {
   // A line or update that fills the buffer is not waited for.
   const bool is_whole = is_ended_ || text_.size() == kMaxBytes;
@@ -28,7 +33,11 @@ std::string OutputEvents::take() {
     text_.erase(0, end);
     events = event_text(text_of(json));
   }
-  if (is_ended_ && !std::exchange(is_end_taken_, true)) events += "event: end\ndata: {}\n\n";
+  if (is_ended_ && !std::exchange(is_end_taken_, true)) {
+    nlohmann::json json = nlohmann::json::object();
+    if (!why_.empty()) json["why"] = why_;
+    events += "event: end\n" + event_text(text_of(json));
+  }
   return events;
 }
 

@@ -1,4 +1,4 @@
-#include "launcher/dashboard/output_events.h"
+#include "rendezvous/http/output_events.h"
 
 #include <gtest/gtest.h>
 
@@ -49,6 +49,9 @@ TEST(OutputEvents, EndsOnceWithTheRest) {
   OutputEvents silent;
   silent.end();
   EXPECT_EQ(silent.take(), kLastEvent);
+  OutputEvents refused;
+  refused.end("no\nrank");
+  EXPECT_EQ(refused.take(), "event: end\ndata: {\"why\":\"no\\nrank\"}\n\n");
 }
 
 TEST(OutputEvents, AWorkerCannotMakeAnEvent) {
