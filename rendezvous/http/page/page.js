@@ -446,6 +446,29 @@ function markOf(row) {
   return ["is-running", row.waiting_s >= LONG_WAIT_S ? "◷" : ""];
 }
 
+// Returns ascending numbers as "0-3,7".
+function rangesOf(numbers) {
+  const ranges = [];
+  for (const number of numbers) {
+    const last = ranges.at(-1);
+    if (last && last[1] + 1 === number) last[1] = number;
+    else ranges.push([number, number]);
+  }
+  return ranges.map(([first, last]) => first === last ? first : `${first}-${last}`).join(",");
+}
+
+// Returns which ranks have been in a collective for long, and which have not. Empty: no rank has.
+function waitsOf(job) {
+  const named = (rows, has, have) => (rows.length === 1 ? `rank ${rows[0].rank} ${has}`
+    : `ranks ${rangesOf(rows.map(({rank}) => rank).sort((a, b) => a - b))} ${have}`);
+  const waits = (row) => row.waiting_s >= LONG_WAIT_S;
+  const waiting = ranksKnown(job).filter(waits);
+  const others = ranksKnown(job).filter((row) => !waits(row));
+  if (waiting.length === 0) return "";
+  return `${named(waiting, "has", "have")} waited ${LONG_WAIT_S} s or longer in a collective${
+    others.length > 0 ? `; ${named(others, "has not", "have not")}` : ""}`;
+}
+
 const setText = (element, text) => {
   if (element.textContent !== text) element.textContent = text;
 };
@@ -667,6 +690,10 @@ function render() {
     const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
+    ["waits", [waitsOf(job)], () => {
+      const text = waitsOf(job);
+      return text && make("p", {class: "bad", id: "waits"}, text);
+    }],
     ["progress", [id, progressOf(job)], () => progressOfJob(job)],
     ["actions", [id, buttonsOf(job)], () => actionsOf(job, () => generationOf(id), render)],
     ["goodput", [id, times], () => goodputOf(job)],

@@ -79,7 +79,8 @@ def eventually(look, pattern: str) -> None:
 SEEN = {
     "slow": (r"RANK[^\n]*\n *2 .*the others wait \d+ %", r"2 !.*the others wait \d+ %"),
     "hangs": (r"ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not"
-              r".*RANK[^\n]*WAITS[^\n]*\n *1 ", r"◷"),
+              r".*RANK[^\n]*WAITS[^\n]*\n *1 ",
+              r"ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not.*◷"),
     "crashes": (r"restarts: [1-9]\d* of 1000.*ValueError: bad batch",
                 r"Generation \d+ failed: rank \d.*ValueError: bad batch"),
     "full": (r"last failure: .*No space left on device", r"has failed.*No space left on device"),
