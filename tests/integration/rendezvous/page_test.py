@@ -380,7 +380,7 @@ def look_at_a_job(binaries: pathlib.Path, sources: str) -> None:
             assert job.wait(PATIENCE) == 0
         page.wait_for_text("This job has succeeded.")
         page.wait_for_text("Generation 1 succeeded after ")
-        assert page.evaluate("document.getElementById('progress') === null"), page.text()
+        page.wait_for("document.getElementById('progress') === null")  # when the agent has left
         assert page.evaluate("document.getElementById('reason') === null"), page.text()
         check_hiding(page)
         assert page.errors == [], page.errors

@@ -106,7 +106,7 @@ TEST_F(ServiceClientsTest, AClientOnTcpIsClosedAfterItsLastMessage) {
   EXPECT_EQ(clients_->connections(), 1u);
   clients_->deliver(session_->id, Silence{"over"}, /*is_last=*/true);
   clients_->flush();
-  EXPECT_TRUE(eventually_on(io_, [this] { return !gone_.empty(); }));
+  ASSERT_TRUE(eventually_on(io_, [this] { return !gone_.empty(); }));
   EXPECT_EQ(gone_, std::vector{session_->id});
   EXPECT_EQ(clients_->connections(), 0u);
   EXPECT_TRUE(await<Silence>(*client));
