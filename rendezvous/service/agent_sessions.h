@@ -2,7 +2,7 @@
 // cuts and decodes what they send, collects what they are sent, and closes those that break the
 // protocol.
 //
-// Owner: RendezvousServer, on the io_context's thread, which makes all calls and gets all
+// Owner: ServiceClients, on the io_context's thread, which makes all calls and gets all
 // callbacks. A pending read keeps this object alive, but no callback follows close(). All other
 // functions may call back from within.
 #pragma once

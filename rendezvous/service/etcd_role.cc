@@ -24,6 +24,18 @@ EtcdStateOptions prepared(EtcdStateOptions options, EtcdCounters& counters, Name
 
 }  // namespace
 
+ServiceOptions options_of_term(ServiceOptions before, const ServiceState& past) {
+  before.earlier_run_lasts = Leadership::kLease;
+  if (!past.service_id.empty()) {
+    before.earlier_agents_until.reset();
+  } else {  // nothing is known of others
+    before.service_id = random_hex(8);
+    if (before.earlier_agents_until)
+      before.earlier_agents_until = BootClock::now() + before.times.patience();
+  }
+  return before;
+}
+
 EtcdRole::EtcdRole(boost::asio::io_context& io, Logger& log, EtcdStateOptions options,
                    EtcdRoleEvents events, std::optional<Duration> looks_on)
     : io_(io),

@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "rendezvous/http/core/counters.h"
+#include "rendezvous/membership/core/job_table.h"
 #include "rendezvous/net/limited_log.h"
 #include "rendezvous/persistence/etcd_state.h"
 #include "rendezvous/protocol/core/control_message.h"
@@ -35,6 +36,9 @@ struct EtcdRoleEvents {
   // has found trouble with etcd.
   std::function<void()> has_answer;
 };
+
+// Returns the options of a leader that continues with this state. before: with the calendar of now.
+ServiceOptions options_of_term(ServiceOptions before, const ServiceState& past);
 
 class EtcdRole final : public StateStore {
  public:

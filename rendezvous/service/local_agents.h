@@ -1,6 +1,6 @@
 // LocalAgents: the agents in the process of a service, which need no connection.
 //
-// Owner: RendezvousServer, on the io_context's thread, which makes all calls and gets all
+// Owner: ServiceClients, on the io_context's thread, which makes all calls and gets all
 // callbacks.
 #pragma once
 

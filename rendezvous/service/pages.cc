@@ -45,9 +45,9 @@ HttpPage leader_page(const ServiceView& service) {
   return text_page(service.role->leads() ? "etcd does not answer in time" : "standby", 503);
 }
 
-Figures figures_of(const ServiceView& service) {
+Figures figures_of(const ServiceView& service, const HttpCounters& http) {
   Figures figures{.service = service.counters,
-                  .http = service.http,
+                  .http = http,
                   .store = std::nullopt,
                   .process = process_figures(),
                   .state_writable = !service.jobs.why_closed().has_value()};
@@ -193,6 +193,16 @@ Moment this_moment() {
   return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
 }
 
+ServicePages::ServicePages(std::function<ServiceView()> view)
+    : http_(
+          std::in_place, [this, view](const HttpRequest& request) { return page(request, view()); },
+          HttpLimits{},
+          [view] {
+            const ServiceView service = view();
+            service.note_watcher();
+            return body_of(event_text(status_page(service.jobs, this_moment())));
+          }) {}
+
 std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const ServiceView& service) {
   const std::string_view path = request.path;
   if (path == "/healthz") return text_page("ok");
@@ -223,7 +233,8 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   }
   if (path == "/metrics") {
     return cached(metrics_, [&] {
-      std::string text = metrics_page(service.jobs, figures_of(service), BootClock::now());
+      std::string text =
+          metrics_page(service.jobs, figures_of(service, http_->counters()), BootClock::now());
       return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
                       .body = body_of(std::move(text))};
     });
@@ -244,10 +255,6 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
     return page_of_output(request, *rank, service);
   }
   return std::nullopt;
-}
-
-HttpBody ServicePages::edition(const JobTable& jobs) {
-  return body_of(event_text(status_page(jobs, this_moment())));
 }
 
 Answer ServicePages::answer(const ServiceOutput::Page& asked, const JobTable& jobs) {

@@ -1,5 +1,5 @@
 // ServicePages: the HTTP pages of a rendezvous service (docs/how-to/monitoring.md), and who may
-// read them and press their buttons. page() checks this before it answers.
+// read them and press their buttons. This is checked before each answer.
 //
 //   read   anyone, if the service has no keys. Else the read token of the key for every job, or a
 //          browser's cookie for it or for the write token
@@ -12,7 +12,7 @@
 //
 // The page of `ddprun dashboard` has rules of its own (launcher/dashboard/access.h).
 //
-// One owner thread.
+// Owner: RendezvousServer, on its one thread.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@
 
 #include "rendezvous/auth/core/keyring.h"
 #include "rendezvous/http/core/metrics_page.h"
-#include "rendezvous/http/exchange.h"
+#include "rendezvous/http/entry.h"
 #include "rendezvous/http/page_cache.h"
 #include "rendezvous/http/status_page.h"
 #include "rendezvous/membership/core/job_table.h"
@@ -38,7 +38,6 @@ Moment this_moment();
 struct ServiceView {
   const JobTable& jobs;
   ServiceCounters counters;
-  HttpCounters http;
   const StoreServer* store = nullptr;  // of this process; null: there is none
   const Keyring& keys;
   EtcdRole* role = nullptr;  // null: the state is not in etcd
@@ -46,7 +45,7 @@ struct ServiceView {
   bool has_munge = false;
   bool is_draining = false;
   bool ends_soon = false;              // it ends with its job
-  std::function<void()> note_watcher;  // a person looks at all jobs
+  std::function<void()> note_watcher;  // call it when a person looks at all jobs
   // Asks for something of a job, and calls the function once with the page that answers it.
   std::function<void(const UserRequest&, const HttpFinish&)> ask;
   // Returns the output of a rank of a job for one browser. by: who asks, for people.
@@ -56,16 +55,32 @@ struct ServiceView {
 
 class ServicePages {
  public:
-  // Returns the page of that path; nullopt: there is none.
-  std::optional<HttpPage> page(const HttpRequest& request, const ServiceView& service);
-  // Returns the status as an event of /events.
-  static HttpBody edition(const JobTable& jobs);
+  // view: returns what the pages show at this moment.
+  explicit ServicePages(std::function<ServiceView()> view);
+
+  // Takes over a connection: see HttpEntry.
+  void adopt(const TransportPtr& wire, std::string_view first_bytes) {
+    http_->adopt(wire, first_bytes);
+  }
+  // Reports that the open pages would show something else now.
+  void changed() { http_->changed(); }
+  // Shows the open pages the state of now, because the service may end.
+  void show_last() { http_->show_last(); }
+  // Closes the open pages. They connect again, and are checked again.
+  void close_readers() { http_->close_readers(); }
+  // Closes all connections. `view` is not called any more. No other function may follow.
+  void close() { http_.reset(); }
+
   // Returns the answer to a command that asks for the status page.
   static Answer answer(const ServiceOutput::Page& asked, const JobTable& jobs);
 
  private:
+  // Returns the page of that path; nullopt: there is none.
+  std::optional<HttpPage> page(const HttpRequest& request, const ServiceView& service);
+
   PageCache metrics_;
   PageCache status_;
+  std::optional<HttpEntry> http_;
 };
 
 }  // namespace ddprun

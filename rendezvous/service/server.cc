@@ -1,29 +1,20 @@
 #include "rendezvous/service/server.h"
 
 #include <algorithm>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "base/random_id.h"
-#include "rendezvous/http/entry.h"
 #include "rendezvous/membership/core/outbox.h"
 #include "rendezvous/net/limited_log.h"
-#include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/persistence/state_writer.h"
-#include "rendezvous/service/agent_sessions.h"
 #include "rendezvous/service/etcd_role.h"
-#include "rendezvous/service/local_agents.h"
-#include "rendezvous/service/page_requests.h"
 #include "rendezvous/service/pages.h"
-#include "rendezvous/service/pending_connections.h"
-#include "rendezvous/service/rank_tails.h"
+#include "rendezvous/service/service_clients.h"
 #include "rendezvous/service/standby.h"
 
 namespace ddprun {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
@@ -33,20 +24,6 @@ namespace {
 ServiceOptions with_calendar(ServiceOptions options) {
   options.calendar =
       std::chrono::system_clock::now().time_since_epoch() - BootClock::now().time_since_epoch();
-  return options;
-}
-
-// Returns the options of a leader that continues with this state.
-ServiceOptions options_of_term(const ServiceOptions& before, const ServiceState& past) {
-  ServiceOptions options = with_calendar(before);
-  options.earlier_run_lasts = Leadership::kLease;
-  if (!past.service_id.empty()) {
-    options.earlier_agents_until.reset();
-  } else {  // nothing is known of others
-    options.service_id = random_hex(8);
-    if (options.earlier_agents_until)
-      options.earlier_agents_until = BootClock::now() + options.times.patience();
-  }
   return options;
 }
 
@@ -61,68 +38,36 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         table_(with_calendar(std::move(options)), kept ? kept->state : ServiceState(),
                BootClock::now()),
         timer_(io),
-        locals_(io),
         lag_timer_(io),
-        http_(
-            std::in_place,
-            [this](const HttpRequest& request) { return pages_.page(request, view()); },
-            HttpLimits{},
-            [this] {
-              note_watcher({});
-              return ServicePages::edition(table_);
-            }),
-        page_requests_(io, {.wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
-                            .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
-        tails_(io, {.next_id = [this] { return next_id(); },
-                    .ask =
-                        [this](AgentConnectionId id, const UserRequest& request) {
-                          if (!is_draining()) ask_for_page(id, request);
-                        },
-                    .wants_more = [this](AgentConnectionId id) { go_on_reading(id); },
-                    .ended = [this](AgentConnectionId id) { gone_soon(id); }}),
         drain_timer_(io) {
-    sessions_ = std::make_shared<AgentSessions>(
-        unauthenticated_log_, counters_,
-        AgentSessionsEvents{
+    clients_ = std::make_shared<ServiceClients>(
+        io, unauthenticated_log_, counters_, table_.options(), std::move(listener),
+        ServiceClientsEvents{
             .message =
                 [this](const SessionPtr& session, const AgentMessage& message) {
-                  if (!standby_ || !standby_->take(session, message)) receive(session, message);
+                  if (!standby_ || !standby_->take(session, message)) receive(session->id, message);
                 },
             .has_agent = [this](AgentConnectionId id) { return table_.has_agent(id); },
-            .sent =
-                [this](AgentConnectionId id) {
-                  if (table_.is_reader(id)) go_on_reading(id);
-                  check_drained();
-                },
-            .gone = [this](AgentConnectionId id) { gone(id); }});
-    pending_ = PendingConnections::make(
-        io, unauthenticated_log_, counters_, table_.options().hello_timeout,
-        table_.options().handshake_turns,
-        PendingConnectionsEvents{
-            .agent = [this](const SessionPtr& session,
-                            const AgentMessage& message) { sessions_->adopt(session, message); },
-            .http = [this](const TransportPtr& wire,
-                           const std::string& first_bytes) { http_->adopt(wire, first_bytes); },
             .is_own =
                 [this](const Hello& hello) {
                   const ServiceOptions& own = table_.options();
                   return !own.only_job.empty() && own.is_own_of(hello);
                 },
-            .sent = [this] { check_drained(); }});
+            .http = [this](const TransportPtr& wire,
+                           const std::string& first_bytes) { pages_.adopt(wire, first_bytes); },
+            .has_room =
+                [this](AgentConnectionId id) {
+                  if (table_.is_reader(id)) go_on_reading(id);
+                },
+            .follows =
+                [this](AgentConnectionId id, const UserRequest& request) {
+                  if (!is_draining()) ask(id, request);
+                },
+            .sent = [this] { check_drained(); },
+            .gone = [this](AgentConnectionId id) { gone(id); }});
     if (kept) {
       table_.note_durable(0);
       writer_ = std::make_unique<StateWriter>(io, std::move(kept->directory), store_events());
-    }
-    if (listener.valid()) {
-      acceptor_.emplace(
-          io, std::move(listener),
-          TcpAcceptorEvents{
-              .client =
-                  [this](tcp::socket socket, const SocketAddress& peer) {
-                    pending_->welcome(std::move(socket), peer, next_id());
-                  },
-              .cannot_accept =
-                  [this](const std::string& why) { unauthenticated_log_.warning(why); }});
     }
   }
 
@@ -131,15 +76,15 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         io_, log_, std::move(etcd),
         EtcdRoleEvents{.store = store_events(),
                        .leads = [this](const ServiceState& past) { lead(past); },
-                       .resumed = [this] { resume(); },
+                       .resumed = [this] { on_durable(outbox_.durable()); },
                        .stepped_down = [this](const std::string& why) { step_down(why); },
                        .has_answer = [this] { standby_->answer(); }},
         looks_on);
     role_ = role.get();
     standby_ = std::make_shared<Standby>(
-        io_, *role, *sessions_,
-        StandbyEvents{.receive = [this](const SessionPtr& session,
-                                        const AgentMessage& message) { receive(session, message); },
+        io_, *role, clients_->sessions(),
+        StandbyEvents{.receive = [this](AgentConnectionId id,
+                                        const AgentMessage& message) { receive(id, message); },
                       .send_away = [this](AgentConnectionId id,
                                           const Silence& answer) { send_away(id, answer); }});
     writer_ = std::move(role);
@@ -150,8 +95,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void start() override {
-    if (acceptor_) {
-      acceptor_->open();
+    if (clients_->start()) {
       perform(table_.pulse(BootClock::now()));
       measure_lag();
     }
@@ -160,19 +104,14 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void stop() {
     stage_ = Stage::kStopped;
-    acceptor_.reset();
-    http_.reset();
+    pages_.close();
     timer_.cancel();
     lag_timer_.cancel();
     drain_timer_.cancel();
     standby_.reset();
     role_ = nullptr;
     writer_.reset();
-    pending_->close();
-    sessions_->close();
-    page_requests_.close();
-    tails_.close();
-    locals_.clear();
+    clients_->close();
     shown_store_ = nullptr;
   }
 
@@ -180,34 +119,30 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver,
                            std::function<RankReport()> ranks) override {
-    const AgentConnectionId id = next_id();
-    locals_.add(id, std::move(deliver), std::move(ranks));
-    return id;
+    return clients_->attach(std::move(deliver), std::move(ranks));
   }
 
   void receive(AgentConnectionId id, const AgentMessage& message) override {
     note_change(message);
-    perform(
-        table_.receive({.connection = id, .local = true, .service_address = {}, .peer_address = {}},
-                       message, BootClock::now()));
+    perform(table_.receive(clients_->origin_of(id), message, BootClock::now()));
   }
 
   void detach(AgentConnectionId id) override {
-    locals_.remove(id);
+    clients_->detach(id);
     gone(id);
   }
 
-  void share_port_with(StoreServer* store) override { pending_->store = store; }
+  void share_port_with(StoreServer* store) override { clients_->pending().store = store; }
   void show_store(const StoreServer* store) override { shown_store_ = store; }
 
   void set_keys(Keyring keys) override {
-    pending_->keys = std::move(keys);
-    http_->close_readers();
+    clients_->pending().keys = std::move(keys);
+    pages_.close_readers();
   }
   void set_munge(std::shared_ptr<const Munge> munge) override {
-    pending_->munge.emplace(io_, std::move(munge));
+    clients_->pending().munge.emplace(io_, std::move(munge));
   }
-  void set_tls(TlsContextPtr tls) override { pending_->tls = std::move(tls); }
+  void set_tls(TlsContextPtr tls) override { clients_->pending().tls = std::move(tls); }
   void set_etcd_tls(TlsContextPtr tls) override {
     if (role_) role_->set_tls(std::move(tls));
   }
@@ -220,10 +155,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void drain(std::function<void()> then) override {
     stage_ = Stage::kDraining;
-    pending_->drain();
-    sessions_->drain();
+    clients_->drain();
     drained_ = std::move(then);
-    acceptor_.reset();
     timer_.cancel();
     after(drain_timer_, kDiskTime, [this] {
       log_.warning(
@@ -251,55 +184,40 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   bool is_draining() const { return stage_ >= Stage::kDraining; }
   bool is_stopped() const { return stage_ == Stage::kStopped; }
-  AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
-
-  void receive(const SessionPtr& session, const AgentMessage& message) {
-    note_change(message);
-    perform(table_.receive({.connection = session->id,
-                            .local = false,
-                            .service_address = session->service_address,
-                            .peer_address = session->peer_host,
-                            .user = session->user},
-                           message, BootClock::now()));
-  }
 
   // --- HTTP pages -------------------------------------------------------------------------------
 
   ServiceView view() {
     ServiceCounters counters = counters_;
-    counters.connections = pending_->size() + sessions_->size();
+    counters.connections = clients_->connections();
     return {.jobs = table_,
             .counters = counters,
-            .http = http_->counters(),
             .store = shown_store_,
-            .keys = pending_->keys,
+            .keys = clients_->pending().keys,
             .role = role_,
-            .has_tls = pending_->tls != nullptr,
-            .has_munge = pending_->munge.has_value(),
+            .has_tls = clients_->pending().tls != nullptr,
+            .has_munge = clients_->pending().munge.has_value(),
             .is_draining = is_draining(),
             .ends_soon = ends_soon_,
             .note_watcher = [this] { note_watcher({}); },
             .ask =
                 [this](const UserRequest& request, const HttpFinish& finish) {
                   if (is_draining()) return finish(text_page("the service is stopping", 503));
-                  const AgentConnectionId id = next_id();
-                  if (page_requests_.begin(id, finish)) ask_for_page(id, request);
+                  if (const auto id = clients_->begin_page(finish)) ask(*id, request);
                 },
             .follow = [this](const std::string& job, Rank rank,
-                             const std::string& by) { return tails_.open(job, rank, by); }};
+                             const std::string& by) { return clients_->follow(job, rank, by); }};
   }
 
-  // Asks the table as a command does that has a connection of its own.
-  void ask_for_page(AgentConnectionId id, const UserRequest& request) {
-    perform(table_.receive(
-        {.connection = id, .local = false, .service_address = {}, .peer_address = {}},
-        AgentMessage(request), BootClock::now()));
+  // Asks the table for a browser, as a command does that has a connection of its own.
+  void ask(AgentConnectionId id, const UserRequest& request) {
+    perform(table_.receive(clients_->origin_of(id), request, BootClock::now()));
   }
 
   // Tells the open pages of a change. A heartbeat without ranks changes nothing that they show.
   void note_change(const AgentMessage& message) {
     const Heartbeat* const beat = std::get_if<Heartbeat>(&message);
-    if (!beat || !beat->ranks.rows.empty()) http_->changed();
+    if (!beat || !beat->ranks.rows.empty()) pages_.changed();
   }
 
   // Notes that a person looks at this job, or at all jobs if `job` is empty. Agents in this process
@@ -307,15 +225,16 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void note_watcher(const std::string& job) {
     const TimePoint now = BootClock::now();
     table_.watched(job, now);
-    for (const auto& [id, ranks] : locals_.ranks()) table_.take_ranks(id, ranks, now);
+    for (const auto& [id, ranks] : clients_->locals().ranks()) table_.take_ranks(id, ranks, now);
   }
 
   void measure_lag() {
     after(lag_timer_, table_.pulse_period(), [this] {
       counters_.lag.note(std::chrono::steady_clock::now() - lag_timer_.expiry());
       if (!is_draining()) perform(table_.pulse(BootClock::now()));
-      const bool shows_locals = !locals_.empty() && table_.is_watched({}, BootClock::now());
-      if (shows_locals) http_->changed();
+      const bool shows_locals =
+          !clients_->locals().empty() && table_.is_watched({}, BootClock::now());
+      if (shows_locals) pages_.changed();
       measure_lag();
     });
   }
@@ -324,7 +243,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void perform(ServiceOutput out) {
     hold_if_suspended();
-    if (!out.log.empty() || !out.changes.empty()) http_->changed();
+    if (!out.log.empty() || !out.changes.empty()) pages_.changed();
     for (const std::string& line : out.log) {
       if (!quiet_) log_.info(line);
     }
@@ -343,7 +262,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       }
     }
     for (const ServiceOutput::Page& page : out.pages) show(page);
-    for (const AgentConnectionId id : out.closes) sessions_->close_when_sent(id);
+    for (const AgentConnectionId id : out.closes) clients_->sessions().close_when_sent(id);
     flush_all();
     arm();
   }
@@ -360,15 +279,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void deliver(ServiceOutput::Send& send) {
     if (role_) set_term(send.message, role_->term());
-    if (locals_.contains(send.connection)) {
-      locals_.deliver(send.connection, std::move(send.message));
-    } else if (sessions_->say(send.connection, send.message)) {
-      if (send.last) sessions_->close_when_sent(send.connection);
-    } else if (page_requests_.contains(send.connection)) {
-      page_requests_.take(send.connection, send.message);
-    } else if (tails_.contains(send.connection)) {
-      tails_.take(send.connection, send.message);
-    }
+    clients_->deliver(send.connection, std::move(send.message), send.last);
   }
 
   // --- durable state, and the end of the service ----------------------------------------------
@@ -410,13 +321,13 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     stage_ = Stage::kFarewell;
     drain_timer_.cancel();
     perform(table_.farewell("the service is stopping"));
-    http_->show_last();
+    pages_.show_last();
     check_drained();
   }
 
   void check_drained() {
     if (stage_ != Stage::kFarewell || !drained_) return;
-    if (!pending_->has_sent_all() || !sessions_->has_sent_all()) return;
+    if (!clients_->has_sent_all()) return;
     if (role_) return role_->resign(std::exchange(drained_, nullptr));
     asio::post(io_, std::exchange(drained_, nullptr));
   }
@@ -440,34 +351,27 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   }
 
   void lead(const ServiceState& past) {
-    use(JobTable(options_of_term(table_.options(), past), past, BootClock::now()));
+    use(JobTable(options_of_term(with_calendar(table_.options()), past), past, BootClock::now()));
     standby_->answer();
-  }
-
-  void resume() {
-    outbox_.hold(false);
-    on_durable(outbox_.durable());
   }
 
   void step_down(const std::string& why) {
     use(JobTable(table_.options()));
-    http_->close_readers();
-    page_requests_.end_all(
-        text_page("this service does not lead any more: load the page again", 503));
-    for (const AgentConnectionId id : sessions_->ids()) {
+    pages_.close_readers();
+    clients_->end_pages(text_page("this service does not lead any more: load the page again", 503));
+    for (const AgentConnectionId id : clients_->sessions().ids()) {
       send_away(id, Silence{"this service does not lead any more: " + why});
     }
   }
 
   // Sends an agent to another service.
   void send_away(AgentConnectionId id, const Silence& answer) {
-    sessions_->say(id, ServiceMessage(answer));
-    sessions_->close_when_sent(id);
+    clients_->deliver(id, answer, /*is_last=*/true);
     flush_all();
   }
 
   void flush_all() {
-    sessions_->flush();
+    clients_->flush();
     check_drained();
   }
 
@@ -475,23 +379,15 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void go_on_reading(AgentConnectionId id) {
     asio::post(io_, [self = shared_from_this(), id] {
       if (self->is_draining()) return;
-      const bool is_page = self->page_requests_.contains(id) || self->tails_.contains(id);
-      if (!is_page && !self->sessions_->has_sent_all(id)) return;
+      if (!self->clients_->has_sent_all(id)) return;
       self->perform(self->table_.all_sent(id, BootClock::now()));
-    });
-  }
-
-  // Tells the table later, because it may be in the middle of an event.
-  void gone_soon(AgentConnectionId id) {
-    asio::post(io_, [self = shared_from_this(), id] {
-      if (!self->is_stopped()) self->gone(id);
     });
   }
 
   void gone(AgentConnectionId id) {
     outbox_.forget(id);
     if (standby_) standby_->forget(id);
-    http_->changed();
+    pages_.changed();
     perform(table_.disconnected(id, BootClock::now()));
     check_idle();
     check_drained();
@@ -499,7 +395,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 
   void check_idle() {
     if (!when_idle_ || !table_.is_idle()) return;
-    http_->show_last();
+    pages_.show_last();
     asio::post(io_, std::exchange(when_idle_, nullptr));
   }
 
@@ -522,19 +418,12 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;
-  std::optional<TcpAcceptor> acceptor_;
-  std::uint64_t last_id_ = 0;  // of connections
-  std::shared_ptr<PendingConnections> pending_;
-  std::shared_ptr<AgentSessions> sessions_;
+  std::shared_ptr<ServiceClients> clients_;
   std::shared_ptr<Standby> standby_;  // null: the state is not in etcd
-  LocalAgents locals_;
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;
   ServiceCounters counters_;
-  ServicePages pages_;
-  std::optional<HttpEntry> http_;
-  PageRequests page_requests_;
-  RankTails tails_;
+  ServicePages pages_{[this] { return view(); }};
   std::function<void()> when_idle_;
   bool ends_soon_ = false;
   std::unique_ptr<StateStore> writer_;  // null: nothing is kept

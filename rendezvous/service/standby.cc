@@ -33,10 +33,9 @@ void Standby::let_wait(AgentConnectionId id, const AgentMessage& message) {
 void Standby::answer() {
   timer_.cancel();
   for (const auto& [id, message] : std::exchange(waiting_, {})) {
-    const SessionPtr session = sessions_.find(id);
-    if (!session) continue;
+    if (!sessions_.find(id)) continue;
     if (role_.leads()) {
-      events_.receive(session, message);
+      events_.receive(id, message);
     } else {
       events_.send_away(id, role_.standby_answer());
     }

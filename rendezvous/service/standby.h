@@ -20,7 +20,7 @@ namespace ddprun {
 
 struct StandbyEvents {
   // Takes the message of an agent that has waited, because this service leads now.
-  std::function<void(const SessionPtr& session, const AgentMessage& message)> receive;
+  std::function<void(AgentConnectionId, const AgentMessage& message)> receive;
   std::function<void(AgentConnectionId, const Silence& answer)> send_away;
 };
 

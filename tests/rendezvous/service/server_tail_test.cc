@@ -6,7 +6,7 @@
 #include <list>
 
 #include "rendezvous/auth/core/proof.h"
-#include "rendezvous/service/rank_tails.h"
+#include "rendezvous/http/rank_tails.h"
 #include "rendezvous/service/server.h"
 #include "tests/support/control_frame.h"
 #include "tests/support/hello_of.h"

@@ -1,4 +1,4 @@
-#include "rendezvous/service/rank_tails.h"
+#include "rendezvous/http/rank_tails.h"
 
 #include <boost/asio/steady_timer.hpp>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include "base/concat.h"
 #include "rendezvous/http/paced_wake.h"
-#include "rendezvous/service/tail_events.h"
+#include "rendezvous/http/tail_events.h"
 
 namespace ddprun {
 

@@ -6,7 +6,7 @@
 // What a browser does not take is left out and counted: OutputEvents keeps the newest 64 KiB, and
 // agents leave out what they cannot send.
 //
-// Owner: RendezvousServer, on the io_context's thread, which makes all calls and gets all
+// Owner: ServiceClients, on the io_context's thread, which makes all calls and gets all
 // callbacks. No callback follows close().
 #pragma once
 

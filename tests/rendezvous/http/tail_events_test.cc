@@ -1,4 +1,4 @@
-#include "rendezvous/service/tail_events.h"
+#include "rendezvous/http/tail_events.h"
 
 #include <gtest/gtest.h>
 
