@@ -15,6 +15,7 @@
 #include "base/durable_directory.h"
 #include "base/file_calls.h"
 #include "base/random_id.h"
+#include "base/task_queue.h"
 #include "base/unique_fd.h"
 #include "worker_lib/checkpoint/contents.h"
 #include "worker_lib/checkpoint/core/file_plan.h"
@@ -112,6 +113,7 @@ struct CheckpointManager::Impl {
   std::unique_ptr<ProcessGroup> writers = {};
   std::unique_ptr<CommandRunner> copies = {};  // on rank 0; null: there is no copy_command
   bool can_make_writers = true;
+  BackgroundTask cleanup{"ddprun-cleanup"};  // after a restore
 
   // On rank 0, and with shares on all ranks. While `writing` is not complete, the writer's
   // thread owns the directory and passed_over.
@@ -611,7 +613,8 @@ Restored CheckpointManager::restore(TrainingState& state) {
     const std::optional<FoundCheckpoint> found = restore_newest(
         impl_->group, impl_->directory, state, result,
         {.extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse,
-         .timeout = impl_->options.disk_timeout});
+         .timeout = impl_->options.disk_timeout,
+         .cleanup = &impl_->cleanup});
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
     if (!found) {

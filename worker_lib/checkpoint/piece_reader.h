@@ -49,12 +49,12 @@ class PieceReader {
   // Each belongs to the reading thread, then to the caller and the digesting thread, which reads
   // it; the caller may write behind the piece.
   struct Slot {
-    std::vector<char> bytes;
+    std::unique_ptr<char[]> bytes;
     std::optional<Error> failure;
   };
 
   void begin_read();
-  std::optional<Error> read(const FileRange& range, std::vector<char>& bytes);
+  std::optional<Error> read(const FileRange& range, char* bytes);
   std::optional<Error> digest(const FileRange& range, const char* data);
 
   const CheckpointDirectory& directory_;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "base/concat.h"
+#include "base/task_queue.h"
 #include "worker_lib/checkpoint/restore_targets.h"
 #include "worker_lib/checkpoint/shared_read.h"
 #include "worker_lib/group/every_rank.h"
@@ -67,6 +69,12 @@ class Restore {
   }
 
  private:
+  // What was read of a checkpoint.
+  struct Contents {
+    Result<std::vector<FileOutline>> outlines;
+    std::optional<RestoreTargets> targets = {};
+  };
+
   [[noreturn]] void refuse_vanished(const char* why) {
     refuse(concat(kRestoring, ": ", directory_.path(), ": a file vanished while it was read (",
                   result_.skipped.back(), "), and ", why,
@@ -90,12 +98,13 @@ class Restore {
   // Returns the damage of the checkpoint, the same on every rank.
   std::optional<Damage> load(const FoundCheckpoint& found, std::string& overwritten_by) {
     const CheckpointManifest& manifest = found.manifest;
-    const Result<std::vector<FileOutline>> read = read_outlines(manifest);
+    auto contents = std::make_shared<Contents>(Contents{read_outlines(manifest)});
+    const Result<std::vector<FileOutline>>& read = contents->outlines;
+    std::optional<RestoreTargets>& targets = contents->targets;
     // A rank's copy may be damaged where another rank reads its share. So this is damage at once.
     std::optional<Error> damaged_outline;
     if (!read && is_passed_over(read.error())) damaged_outline = read.error();
     if (auto damage = agree_on_damage(group_, damaged_outline, options_.timeout)) return damage;
-    std::optional<RestoreTargets> targets;
     std::vector<std::vector<Destination>> destinations;
     try {
       (void)on_every_rank(group_, kRestoring, options_.timeout, [&]() -> json {
@@ -121,6 +130,10 @@ class Restore {
       return damage;
     }
     fill(state_, targets->top(), group_, options_.extra, result_.remarks);
+    if (options_.cleanup) {
+      options_.cleanup->join();
+      options_.cleanup->begin([contents = std::move(contents)]() mutable { contents.reset(); });
+    }
     return std::nullopt;
   }
 

@@ -1,9 +1,11 @@
 // Tests TrainingState's named lists, as GANs, averaged weights and reinforcement learning use
 // them. Also tests what save() and restore() say about a training run that cannot be resumed as
 // it is.
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <torch/data.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -262,6 +264,73 @@ TEST_F(CheckpointParts, LaterSavesHaveTheContentsOfAFirstOne) {
       EXPECT_TRUE(later == first) << "step " << step << ": other bytes";
     }
   });
+}
+
+// Returns what a world of one rank gathers for a save of step 2.
+CheckpointFacts facts_of_one_rank() {
+  PickleDict of_rank = make_string_dict();
+  of_rank.insert("cpu", state_of(at::detail::getDefaultCPUGenerator()));
+  return {.step = 2, .generators = {of_rank}};
+}
+
+// The bytes of a pickle depend on whether a dict has several owners, such as the thread that saves.
+TEST_F(CheckpointParts, TheWriterIsTheOnlyOwnerOfTheContents) {
+  torch::nn::Linear net(2, 3);
+  const TrainingState state{.model = net.get(), .has_position = false};
+  const c10::IValue contents = contents_of(state, facts_of_one_rank());
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager(group, 0, {.directory = directory_.path(), .asynchronous = false})
+        .save(2, state);
+  });
+  const std::string file = read_file(file_);
+  expect_same_contents(file, std::string(text_of(pickled(contents))));
+  EXPECT_TRUE(file == text_of(pickled(contents))) << "other bytes";
+}
+
+// MemoryLimit: while it lives, this process gets at most so many bytes more. One at a time.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(rlim_t bytes) {
+    EXPECT_EQ(::getrlimit(RLIMIT_DATA, &old_), 0);
+    std::ifstream status("/proc/self/status");
+    rlimit limit = old_;
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("VmData:")) limit.rlim_cur = std::stoull(line.substr(7)) * 1024 + bytes;
+    EXPECT_NE(limit.rlim_cur, old_.rlim_cur);
+    EXPECT_EQ(::setrlimit(RLIMIT_DATA, &limit), 0);
+  }
+  ~MemoryLimit() { ::setrlimit(RLIMIT_DATA, &old_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit old_ = {};
+};
+
+// The numbers of parameters are texts in this file, whose hashes differ. As integers they would
+// have one place in LibTorch's hash table, which would take all memory.
+TEST_F(CheckpointParts, StatesOfNoParameterOfANamedOptimizerAreIgnored) {
+  constexpr std::uint64_t kInverse = 0xF1DE83E19937733D;  // of the table's factor, modulo 2^64
+  Gan saved, restored(0, 0.5);
+  saved.step();
+  PickleDict top = contents_of(saved.state, facts_of_one_rank());
+  const PickleDict optimizers = top.at("optimizers").toGenericDict();
+  PickleDict optimizer = optimizers.at("discriminator").toGenericDict(),
+             states = make_string_dict();
+  for (const auto& entry : optimizer.at("state").toGenericDict())
+    states.insert(std::to_string(entry.key().toInt()), entry.value());
+  const std::size_t parameters = states.size();
+  for (std::uint64_t i = 1; states.size() < parameters + 60; ++i)
+    if (const auto number = static_cast<std::int64_t>(i * kInverse); number > 0)
+      states.insert(std::to_string(number), states.at("0"));
+  optimizer.insert_or_assign("state", states);
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    std::vector<std::string> remarks;
+    const MemoryLimit limit(rlim_t{512} << 20);
+    fill(restored.state, {top, "f.pt"}, group, ExtraNames::kRefuse, remarks);
+  });
+  EXPECT_EQ(restored.digest(), saved.digest());
+  EXPECT_EQ(restored.of_discriminator.state().size(), parameters);
 }
 
 TEST_F(CheckpointParts, PythonFindsThemByName) {

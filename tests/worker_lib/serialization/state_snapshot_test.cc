@@ -2,9 +2,26 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <new>
+
 #include "tests/support/torch.h"
 #include "tests/worker_lib/support/pickled.h"
 #include "worker_lib/serialization/checkpoint_state.h"
+
+#if !defined(DDPRUN_SANITIZED)
+namespace {
+thread_local bool has_no_memory = false;  // of this thread
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  void* const memory = has_no_memory ? nullptr : std::malloc(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace ddprun {
 namespace {
@@ -60,6 +77,33 @@ TEST(StateSnapshot, KeepsTheKeysOfASaveAndNoTensor) {
   snapshot.give_back(make_string_dict());
   EXPECT_FALSE(snapshot.take_dicts().optimizer_states);
 }
+
+// Sanitizers replace operator new themselves.
+#if !defined(DDPRUN_SANITIZED)
+TEST(StateSnapshot, KeepsNothingWithoutMemory) {
+  const auto contents = [] {
+    PickleDict dict = make_string_dict();
+    dict.insert("model", tree_of({{"w", torch::rand({3, 4})}}));
+    return dict;
+  };
+  StateSnapshot snapshot;
+  snapshot.give_back(contents());
+  const c10::IValue next = contents();
+  EXPECT_NO_THROW({
+    has_no_memory = true;
+    try {
+      snapshot.give_back(next);
+    } catch (...) {
+      has_no_memory = false;
+      throw;
+    }
+    has_no_memory = false;
+  });
+  EXPECT_FALSE(snapshot.take_dicts().model);
+  snapshot.give_back(next);
+  EXPECT_TRUE(snapshot.take_dicts().model);
+}
+#endif
 
 TEST(StateSnapshot, TiedWeightsStayOne) {
   const torch::Tensor weight = torch::rand({3, 4});

@@ -1,5 +1,8 @@
 #include "worker_lib/serialization/core/state_archive.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/concat.h"
 #include "worker_lib/serialization/core/unpickler.h"
 
@@ -17,6 +20,12 @@ bool is_older_format(std::string_view file) {
   return file.starts_with(
       "\x80\x02\x8a\nl\xfc\x9c"
       "F\xf9 j\xa8P\x19.");
+}
+
+// Returns nullptr if there is no such record.
+const ZipRecord* find_record(const StateArchive& archive, const std::string& name) {
+  const auto found = std::ranges::find(archive.records, name, &ZipRecord::name);
+  return found == archive.records.end() ? nullptr : &*found;
 }
 
 }  // namespace
@@ -42,12 +51,10 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
       if (!has_right_crc(record))
         return wrong(ErrorKind::kCorrupt, concat("the bytes of record '", record.name,
                                                  "' do not match its CRC: it is damaged"));
-  RecordIndex index(archive.records.size());
-  for (const ZipRecord& record : archive.records) (void)index.add(record);
-  const ZipRecord* const pickle = index.find(archive.prefix + "data.pkl");
+  const ZipRecord* const pickle = find_record(archive, archive.prefix + "data.pkl");
   if (!pickle)
     return wrong(ErrorKind::kCorrupt, "it has no record '" + archive.prefix + "data.pkl'");
-  if (const ZipRecord* const found = index.find(archive.prefix + "byteorder")) {
+  if (const ZipRecord* const found = find_record(archive, archive.prefix + "byteorder")) {
     const auto order = read(found->bytes.substr(0, kMagicBytes));
     if (!order) return order.error();
     if (*order != "little")
@@ -61,11 +68,21 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs,
   archive.tree = *std::move(tree);
   std::string name = archive.prefix + "data/";
   const std::size_t folder = name.size();
+  std::optional<RecordIndex> index;  // if the records are in another order than the tensors
+  auto next = std::ranges::find(archive.records, name + "0", &ZipRecord::name);
   for (PickleTensor& tensor : archive.tree.tensors) {
     name.resize(folder);
     name += tensor.storage.key;
-    const ZipRecord* const found = index.find(name);
+    const ZipRecord* found = next != archive.records.end() && next->name == name ? &*next : nullptr;
+    if (!found) {
+      if (!index) {
+        index.emplace(archive.records.size());
+        for (const ZipRecord& record : archive.records) (void)index->add(record);
+      }
+      found = index->find(name);
+    }
     if (!found) return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");
+    next = archive.records.begin() + (found - archive.records.data()) + 1;
     if (found->bytes.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
       return wrong(ErrorKind::kCorrupt, concat("record '", name, "' has ", found->bytes.size(),
                                                " bytes, the pickle says ", tensor.storage.bytes));

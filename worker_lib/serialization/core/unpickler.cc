@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <set>
@@ -128,7 +129,9 @@ class Machine {
         most_(max_pickle_nodes(pickle.size())),
         is_dcp_(names == PickleNames::kDcp) {
     tree_.nodes.reserve(std::min(pickle.size() / kUsualBytesPerNode, kMostNodesAtFirst));
-    tree_.tensors.reserve(std::min(pickle.size() / kUsualBytesPerTensor, kMostTensorsAtFirst));
+    const std::size_t tensors = std::min(pickle.size() / kUsualBytesPerTensor, kMostTensorsAtFirst);
+    tree_.tensors.reserve(tensors);
+    storages_.reserve(tensors);
   }
 
   Result<PickleTree> run() {
@@ -247,9 +250,9 @@ class Machine {
   PickleNodeId make(PickleKind kind) {
     charge(1);
     if (discarded_.empty()) {
-      discarded_.push_back(static_cast<PickleNodeId>(tree_.nodes.size()));
-      tree_.nodes.emplace_back();
+      tree_.nodes.emplace_back().kind = kind;
       is_shared_.push_back(false);
+      return static_cast<PickleNodeId>(tree_.nodes.size() - 1);
     }
     const PickleNodeId id = discarded_.back();
     discarded_.pop_back();
@@ -664,12 +667,16 @@ class Machine {
   // spelled to be compared.
   bool has_different_texts(const Ids& items, std::size_t step) {
     texts_.clear();
+    hashes_.clear();
     for (std::size_t i = 0; i < items.size(); i += step) {
       const PickleNode& key = tree_.nodes[items[i]];
       if (key.kind != kString) return false;
       charge(key.text.size() / kBytesPerValue);
       texts_.emplace_back(key.text);
+      hashes_.push_back(std::hash<std::string_view>()(key.text));
     }
+    std::ranges::sort(hashes_);  // faster than texts
+    if (std::ranges::adjacent_find(hashes_) == hashes_.end()) return true;
     std::ranges::sort(texts_);
     return std::ranges::adjacent_find(texts_) == texts_.end();
   }
@@ -777,6 +784,7 @@ class Machine {
   std::vector<Storage> storages_;
   std::vector<Extent> extents_;
   std::vector<std::string_view> texts_;  // keys that are compared
+  std::vector<std::size_t> hashes_;      // of them
   std::vector<std::int64_t> integers_;
   std::size_t charged_ = 0;
   bool has_stopped_ = false;

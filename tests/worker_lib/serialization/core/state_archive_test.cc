@@ -54,6 +54,27 @@ TEST(StateArchive, EveryStorageIsThereWithAsManyBytesAsThePickleSays) {
                  "record 'archive/data/0' has 7 bytes, the pickle says 8");
 }
 
+TEST(StateArchive, RecordsMayBeInAnotherOrderThanTheTensors) {
+  const std::string tensor = kPickle.substr(2, kPickle.size() - 3);  // without its frame
+  const std::size_t key_at = tensor.find("0X\x03\0\0\0cpu"s);
+  ASSERT_NE(key_at, std::string::npos);
+  const std::string keys = "0120331";
+  std::string pickle = "\x80\x02]"s;
+  for (const char key : keys) pickle += std::string(tensor).replace(key_at, 1, 1, key) + "a";
+  const std::string file = SmallZip{
+      {{"archive/data/3", "33333333"},
+       {"archive/data/1", "11111111"},
+       {"archive/data/0", "00000000"},
+       {"archive/data/2", "22222222"},
+       {"archive/data.pkl",
+        pickle + "."}}}.archive();
+  const auto archive = read_state_archive(file, RecordCrcs::kCheck);
+  ASSERT_TRUE(archive) << archive.error().message();
+  ASSERT_EQ(archive->tree.tensors.size(), keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    EXPECT_EQ(archive->tree.tensors[i].storage.contents, std::string(8, keys[i])) << i;
+}
+
 TEST(StateArchive, AlteredBytesAreFoundByTheirCrc) {
   std::string file = small_file().archive();
   file.replace(file.find("12345678"), 1, "2");
