@@ -236,7 +236,7 @@ class Call {
   std::string leader_;
 };
 
-// Returns true if the request changes nothing.
+// Returns true if the request changes nothing of the job's state.
 bool only_reads(const UserRequest& request) {
   return request.what == UserRequest::What::kStatus || is_answered_by_nodes(request.what);
 }
@@ -266,11 +266,11 @@ Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& re
     const Result<HostPort> leader = parse_host_port(asked.leader());
     // A standby may lie about the leader. A request that changes something goes, as an agent does,
     // only to an address that was given or where identity must be proved. One that only reads goes
-    // to any leader: who lies about the leader could lie about the job as well.
+    // to any leader: a service that lies about the leader could also lie about the job.
     const bool may_follow =
         !call.key.empty() || call.tls || call.demands_proof || only_reads(request);
     const bool is_new = leader && std::ranges::count(places, *leader) == 0;
-    if (is_new && may_follow && places.size() < kMostPlaces) {
+    if (is_new && may_follow && places.size() < kMostPlaces && !deadline.passed()) {
       places.push_back(*leader);
       continue;
     }

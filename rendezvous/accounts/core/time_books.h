@@ -93,6 +93,8 @@ class TimeBooks {
   // Returns the times up to now. Without any report of a step, loading counts as training.
   JobTimes as_of(TimePoint now) const;
   const BooksState& state() const { return state_; }
+  // Returns when the first period began.
+  TimePoint begun() const { return state_.since - state_.booked.wall(); }
   bool is_in_generation() const { return state_.in_generation && !state_.left; }
 
  private:

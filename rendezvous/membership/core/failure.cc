@@ -157,7 +157,8 @@ bool Membership::settle_failure() {
   history_.judge(GenerationEnd::kFailed, describe(first));
   out_.failures.emplace_back(kind_word(first));
   std::optional<Duration> lived;
-  if (const auto formed = formed_at()) lived = now_ - *formed;
+  // The clock of an earlier run's host may have been ahead.
+  if (const auto formed = formed_at(); formed && *formed <= now_) lived = now_ - *formed;
   const bool is_unfit = first.kind == EndKind::kNodeLost && first.loss == NodeLoss::kUnfit;
   RestartBudget::Decision decision;
   if (!is_unfit) {

@@ -51,8 +51,7 @@ Membership::Membership(JobSpec spec, Duration lease, TimePoint now)
       lease_(lease),
       budget_(spec_.max_restarts, spec_.restart_rules),
       books_(now),
-      forming_since_(now),
-      known_since_(now) {}
+      forming_since_(now) {}
 
 Membership::Membership(const JobState& state, Duration lease, TimePoint now,
                        Duration earlier_run_lasts)
@@ -65,7 +64,6 @@ Membership::Membership(const JobState& state, Duration lease, TimePoint now,
       history_(state.generations),
       reason_(state.reason),
       forming_since_(now),
-      known_since_(state.books ? state.books->since - state.books->booked.wall() : now),
       remembers_(true),
       failed_(state.failed),
       ending_(state.ending),

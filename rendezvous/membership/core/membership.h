@@ -264,7 +264,7 @@ class Membership {
   // Returns on what its ranks spend their steps; nullopt: none reports it.
   std::optional<StepLimits::Summary> step_shares() const { return slow_search_.step_shares(); }
   // Returns since when the service has known the job, also in earlier runs with kept state.
-  TimePoint known_since() const { return known_since_; }
+  TimePoint known_since() const { return books_.begun(); }
   // Returns when the newest generation was formed. nullopt: never, or not known.
   std::optional<TimePoint> formed_at() const;
   // Returns the last kFailuresKept failed generations in this run of the service, the oldest first.
@@ -360,7 +360,6 @@ class Membership {
   TimePoint not_before_;  // end of that pause
   std::string reason_ = "start";
   TimePoint forming_since_;
-  TimePoint known_since_;
   std::optional<TimePoint> last_call_;     // then the first generation is formed, with MIN nodes
   std::optional<TimePoint> recall_until_;  // the job of an earlier run is being recalled
   int recalled_nodes_ = 0;                 // of the generation that is recalled; 0: not known

@@ -50,7 +50,7 @@ std::string goodput_text(const JobTimes& times) {
   std::vector<std::pair<Duration, std::string>> losses{
       {start, "start"},
       {times[kWaiting], "waiting for nodes"},
-      {restarts, times.restarts() > 0 ? concat("restarts (", times.restarts(), ")") : "end"},
+      {restarts, times.restarts() > 0 ? concat("restarts (", times.restarts(), ")") : "recovery"},
       {times[kCheckpoint], "checkpoints"},
       {times[kHang], "hangs"},
       {times[kStopped], "stopped"}};

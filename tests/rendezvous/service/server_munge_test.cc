@@ -87,13 +87,13 @@ TEST_F(ServerWithMunge, WhoProvesHisUserJoins) {
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().find("job")); });
 }
 
-// An eavesdropper could replay a credential. The munged of this service has already seen it, but
-// the munged of another node has not.
 TEST_F(ServerWithMunge, NoBrowserReadsWhatWorkersWrite) {
   EXPECT_EQ(http_get(service_.port(), "/status.json").status, 200);
   EXPECT_EQ(http_get(service_.port(), "/output/0?job=job").status, 403);
 }
 
+// An eavesdropper could replay a credential. The munged of this service has already seen it, but
+// the munged of another node has not.
 TEST_F(ServerWithMunge, ACredentialThatIsSentAgainIsWorthNothing) {
   AgentHandshake agent = an_agent();
   RawTcpClient first(service_.port());

@@ -33,11 +33,11 @@ TEST(JobTimes, TheFirstStartIsNoRestart) {
             "10.0 % restarts (1)");
 }
 
-TEST(JobTimes, AFailureWithoutARestartIsTheEnd) {
+TEST(JobTimes, AFailureWithoutARestartIsNoRestart) {
   JobTimes times{.generations = 1, .has_steps = true};
   times[kTraining] = seconds(99);
   times[kRecovery] = seconds(1);
-  EXPECT_EQ(goodput_text(times), "goodput 99.0 % of 1 min 40 s: 1.0 % end");
+  EXPECT_EQ(goodput_text(times), "goodput 99.0 % of 1 min 40 s: 1.0 % recovery");
 }
 
 TEST(JobTimes, WithoutStepsTheLineSaysThatLostWorkIsNotKnown) {
