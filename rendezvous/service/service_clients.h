@@ -42,8 +42,8 @@ struct ServiceClientsEvents {
 
 class ServiceClients : public std::enable_shared_from_this<ServiceClients> {
  public:
-  // listener: as of RendezvousServer::make(). REQUIRES: io, log and counters outlive this object,
-  // and close() is called before its end.
+  // listener: as of RendezvousServer::make(). REQUIRES: io outlives this object,
+  // log and counters live until close(), and close() is called before its end.
   ServiceClients(boost::asio::io_context& io, LimitedLog& log, ServiceCounters& counters,
                  const ServiceOptions& options, UniqueFd listener, ServiceClientsEvents events);
 

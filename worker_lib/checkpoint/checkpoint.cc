@@ -614,7 +614,7 @@ Restored CheckpointManager::restore(TrainingState& state) {
         impl_->group, impl_->directory, state, result,
         {.extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse,
          .timeout = impl_->options.disk_timeout,
-         .cleanup = &impl_->cleanup});
+         .cleanup = impl_->cleanup});
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
     if (!found) {

@@ -130,10 +130,8 @@ class Restore {
       return damage;
     }
     fill(state_, targets->top(), group_, options_.extra, result_.remarks);
-    if (options_.cleanup) {
-      options_.cleanup->join();
-      options_.cleanup->begin([contents = std::move(contents)]() mutable { contents.reset(); });
-    }
+    options_.cleanup.join();
+    options_.cleanup.begin([contents = std::move(contents)]() mutable { contents.reset(); });
     return std::nullopt;
   }
 

@@ -22,9 +22,8 @@ class BackgroundTask;
 struct RestoreOptions {
   ExtraNames extra = ExtraNames::kRefuse;
   Timeout timeout{0};  // how long the ranks wait for each other's disks
-  // Destroys what was read of the file, which takes a while if it has many tensors. Null:
-  // restore_newest() does.
-  BackgroundTask* cleanup = nullptr;
+  // Destroys what was read of the file, which takes a while if it has many tensors.
+  BackgroundTask& cleanup;
 };
 
 // Fills `state` and this rank's generators. Returns the checkpoint, the same on every rank;

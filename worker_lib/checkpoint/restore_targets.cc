@@ -61,7 +61,7 @@ struct Uses {
 void keep(void*) {}  // the deleter of what belongs to another owner
 
 // UsesOfStorages: the uses of the file's storages, which have no memory yet. The empty DataPtr of
-// each refers to its uses, which is faster than a map.
+// each refers to its uses, so that no map of them is needed.
 class UsesOfStorages {
  public:
   explicit UsesOfStorages(std::size_t storages) : uses_(storages) {}
@@ -132,48 +132,17 @@ class UsesOfStorages {
   std::vector<Uses> uses_;
 };
 
-// A block of memory that small storages share.
-struct Block : c10::intrusive_ptr_target {
-  explicit Block(std::size_t bytes) : memory(c10::GetAllocator(c10::kCPU)->allocate(bytes)) {}
-  const c10::DataPtr memory;
-};
-
-// StorageMemory: allocates the memory of storages.
-//   - LibTorch's allocator takes 800 instructions for a small one. So these share blocks. A block's
-//     memory is free when the last of them is.
-//   - Large ones have huge pages, if the kernel permits it. Page faults took a tenth of a restore's
-//     processor time.
-class StorageMemory {
- public:
-  c10::DataPtr allocate(std::size_t bytes) {
-    if (bytes >= kHugePage) return allocate_large(bytes);
-    if (bytes == 0 || bytes > kSmallBytes) return c10::GetAllocator(c10::kCPU)->allocate(bytes);
-    if (!block_ || bytes > kBlockBytes - used_) {
-      block_ = c10::make_intrusive<Block>(kBlockBytes);
-      used_ = 0;
-    }
-    char* const memory = static_cast<char*>(block_->memory.get()) + used_;
-    used_ += (bytes + c10::gAlignment - 1) / c10::gAlignment * c10::gAlignment;
-    const auto release = [](void* block) {
-      c10::raw::intrusive_ptr::decref(static_cast<Block*>(block));
-    };
-    return {memory, c10::intrusive_ptr<Block>(block_).release(), release, c10::kCPU};
-  }
-
- private:
-  static constexpr std::size_t kSmallBytes = 1 << 10, kBlockBytes = 64 << 10;
-  static constexpr std::size_t kHugePage = 2 << 20;
-
-  static c10::DataPtr allocate_large(std::size_t bytes) {
-    void* memory = nullptr;
-    if (::posix_memalign(&memory, kHugePage, bytes) != 0) throw std::bad_alloc();
-    (void)::madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-    return {memory, memory, std::free, c10::kCPU};
-  }
-
-  c10::intrusive_ptr<Block> block_;
-  std::size_t used_ = 0;  // bytes of it
-};
+// Allocates the memory of a storage. A large one has huge pages, if the kernel permits it: page
+// faults took a tenth of a restore's processor time. Its alignment costs up to kHugePage of
+// addresses.
+c10::DataPtr allocate(std::size_t bytes) {
+  constexpr std::size_t kHugePage = 2 << 20, kLarge = 16 << 20;
+  if (bytes < kLarge) return c10::GetAllocator(c10::kCPU)->allocate(bytes);
+  void* memory = nullptr;
+  if (::posix_memalign(&memory, kHugePage, bytes) != 0) throw std::bad_alloc();
+  (void)::madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return {memory, memory, std::free, c10::kCPU};
+}
 
 // SavedParts: the parts of a checkpoint that belong to the objects of `state`, as this rank sees
 // them. A part that the file lacks is empty.
@@ -306,7 +275,6 @@ std::vector<std::vector<Destination>> RestoreTargets::place(const TrainingState&
   mark_filled(uses, state, parts);
   uses.drop_overlapping();
   bool has_other_devices = false;
-  StorageMemory memory_of_its_own;
   for (std::size_t i = 0; i < storages_.size(); ++i) {
     c10::Storage& storage = storages_[i].storage;
     Uses& use = uses[i];
@@ -316,7 +284,7 @@ std::vector<std::vector<Destination>> RestoreTargets::place(const TrainingState&
     }
     const std::size_t bytes = storage.nbytes();
     if (!use.is_copied_to_one()) {
-      storage.unsafeGetStorageImpl()->set_data_ptr_noswap(memory_of_its_own.allocate(bytes));
+      storage.unsafeGetStorageImpl()->set_data_ptr_noswap(allocate(bytes));
       continue;
     }
     const torch::Tensor& live = use.live[0];

@@ -149,6 +149,9 @@ class Exchange {
     if (group_.size() == 1) {
       alone_ = piece;
     } else if (piece && group_.device().is_cpu()) {
+      // The last piece is shorter. What follows it goes to the others, too.
+      const std::uint64_t read = piece->range.bytes();
+      std::memset(piece->data + read, 0, row_bytes_ - kFlagBytes - read);
       own_ = as_tensor(piece->data, row_bytes_, torch::kCPU);
     } else if (piece) {
       own_.narrow(0, 0, static_cast<std::int64_t>(piece->range.bytes()))

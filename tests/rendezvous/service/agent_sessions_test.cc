@@ -31,10 +31,10 @@ class AgentSessionsTest : public testing::Test {
     if (one_) one_->session->wire->close();
   }
 
-  // Connects a client. `behind` are bytes that have come behind its first message.
-  RawTcpClient& adopt(const AgentMessage& first = Heartbeat{1}, const std::string& behind = "") {
+  // Connects a client. later: bytes that have come after its first message.
+  RawTcpClient& adopt(const AgentMessage& first = Heartbeat{1}, const std::string& later = "") {
     one_ = accepted_.connect(kId.value);
-    one_->session->frames.append(behind);
+    one_->session->frames.append(later);
     sessions_->adopt(one_->session, first);
     return *one_->client;
   }
@@ -84,7 +84,7 @@ class AgentSessionsTest : public testing::Test {
                           .gone = [this](AgentConnectionId id) { gone_.push_back(id); }});
 };
 
-TEST_F(AgentSessionsTest, MessagesComeInTheirOrderAlsoThoseBehindTheFirst) {
+TEST_F(AgentSessionsTest, MessagesComeInTheirOrderAlsoThoseAfterTheFirst) {
   RawTcpClient& client = adopt(Heartbeat{1}, heartbeat(2) + heartbeat(3).substr(0, 5));
   EXPECT_EQ(heartbeats_, (std::vector<std::uint64_t>{1, 2}));
   const std::string rest = heartbeat(3).substr(5) + heartbeat(4);
@@ -211,7 +211,7 @@ TEST_F(AgentSessionsTest, ASessionIsClosedWhenAllIsSentAndIsNotListenedToBefore)
   EXPECT_EQ(gone_.size(), 1u);
 }
 
-TEST_F(AgentSessionsTest, FramesBehindTheMessageThatClosesAreIgnored) {
+TEST_F(AgentSessionsTest, FramesAfterTheMessageThatClosesAreIgnored) {
   on_message_ = [this] { sessions_->close_when_sent(kId); };
   adopt(Heartbeat{1}, heartbeat(2));
   EXPECT_EQ(heartbeats_, std::vector<std::uint64_t>{1});

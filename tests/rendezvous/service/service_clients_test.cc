@@ -50,6 +50,7 @@ class ServiceClientsTest : public testing::Test {
   std::vector<int> statuses_;
   SessionPtr session_;  // that has sent a message
   int sent_ = 0;
+  std::optional<AgentConnectionId> follower_;  // the last browser that has asked for output
   std::vector<AgentConnectionId> gone_;
   std::shared_ptr<ServiceClients> clients_ = std::make_shared<ServiceClients>(
       io_, log_, counters_, ServiceOptions{}, std::move(listener_.socket),
@@ -59,6 +60,7 @@ class ServiceClientsTest : public testing::Test {
           .is_own = [](const Hello&) { return false; },
           .http = [](const TransportPtr&, const std::string&) {},
           .has_room = [](AgentConnectionId) {},
+          .follows = [this](AgentConnectionId id, const UserRequest&) { follower_ = id; },
           .sent = [this] { ++sent_; },
           .gone = [this](AgentConnectionId id) { gone_.push_back(id); }});
 };
@@ -127,6 +129,32 @@ TEST_F(ServiceClientsTest, TheEndOfAPageIsReportedLaterAndNotAfterTheClose) {
   ASSERT_TRUE(begin_page());
   clients_->end_pages(text_page("over", 503));
   clients_->close();
+  io_.restart();
+  io_.run();
+  EXPECT_EQ(gone_.size(), 1u);
+}
+
+TEST_F(ServiceClientsTest, ABrowserThatFollowsOutputIsAClient) {
+  std::shared_ptr<HttpFeed> feed = clients_->follow("job", Rank(0), "a browser");
+  EXPECT_FALSE(follower_) << "it has not begun";
+  int woken = 0;
+  feed->begin([&] { ++woken; });
+  ASSERT_TRUE(follower_);
+  EXPECT_FALSE(clients_->origin_of(*follower_).local);
+  EXPECT_TRUE(clients_->has_sent_all(*follower_));
+  clients_->deliver(*follower_, Answer{.number = 1, .done = true, .more = true},
+                    /*is_last=*/false);
+  EXPECT_EQ(woken, 1);
+  feed.reset();
+  EXPECT_FALSE(clients_->has_sent_all(*follower_));
+  EXPECT_TRUE(gone_.empty()) << "the table may be in the middle of an event";
+  io_.poll();
+  EXPECT_EQ(gone_, std::vector{*follower_});
+
+  feed = clients_->follow("job", Rank(0), "a browser");
+  feed->begin([] {});
+  clients_->close();
+  feed.reset();
   io_.restart();
   io_.run();
   EXPECT_EQ(gone_.size(), 1u);

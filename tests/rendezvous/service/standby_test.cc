@@ -164,6 +164,8 @@ TEST_F(StandbyTest, AllWaitForTheElectionTimeOfTheFirst) {
   connect(1);
   ASSERT_TRUE(
       eventually_on(io_, [&] { return BootClock::now() - before >= Standby::kElectionTime / 2; }));
+  if (BootClock::now() - before >= Standby::kElectionTime)
+    GTEST_SKIP() << "the machine stood still";
   EXPECT_TRUE(sent_away_.empty());
   bool is_late = false;
   boost::asio::steady_timer late(io_, Standby::kElectionTime);
@@ -218,7 +220,7 @@ TEST_F(StandbyTest, AnAgentThatHasWaitedIsReceivedIfThisServiceLeads) {
   EXPECT_EQ(received_.size(), 1u);
 }
 
-// The timer has fired, and its handler is in the queue behind the one that ends the object.
+// The timer has fired, and its handler is in the queue after the one that ends the object.
 TEST_F(StandbyTest, NoCallbackFollowsItsEnd) {
   is_silent_ = true;
   start();

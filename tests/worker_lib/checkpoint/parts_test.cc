@@ -287,7 +287,7 @@ TEST_F(CheckpointParts, TheWriterIsTheOnlyOwnerOfTheContents) {
   EXPECT_TRUE(file == text_of(pickled(contents))) << "other bytes";
 }
 
-// MemoryLimit: while it lives, this process gets at most so many bytes more. One at a time.
+// MemoryLimit: limits how many bytes more this process can get. REQUIRES: no other one lives.
 class MemoryLimit {
  public:
   explicit MemoryLimit(rlim_t bytes) {
