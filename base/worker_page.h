@@ -31,6 +31,7 @@ inline constexpr std::uint32_t kWorkerPageMagic = 0x50524444;  // "DDRP", little
 // A worker that was built for another version runs without its page.
 inline constexpr std::uint32_t kWorkerPageVersion = 2;
 inline constexpr std::size_t kStepMarks = 64;
+inline constexpr std::size_t kCheckpointMarks = 32;
 inline constexpr std::size_t kFlightRecords = 1024;
 inline constexpr std::size_t kFlightGroups = 128;
 inline constexpr std::size_t kFlightGroupRanks = 112;
@@ -145,6 +146,15 @@ struct StepMark {
 };
 static_assert(sizeof(StepMark) == 32);
 
+// CheckpointMark: when the training waited for a checkpoint.
+struct CheckpointMark {
+  // Numbers the waits of this process, from 1. 0: the mark is being written.
+  std::atomic<std::uint64_t> number;
+  std::atomic<std::uint64_t> begun_ns;
+  std::atomic<std::uint64_t> ended_ns;
+};
+static_assert(sizeof(CheckpointMark) == 24);
+
 struct WorkerPage {
   std::atomic<std::uint32_t> magic;
   std::atomic<std::uint32_t> version;
@@ -182,7 +192,12 @@ struct WorkerPage {
   std::atomic<std::uint32_t> backward_share;
   std::atomic<std::uint32_t> communication_share;
   std::atomic<std::uint32_t> checkpoint_share;
-  std::array<std::uint32_t, 479> spare{};
+  std::uint32_t unused_after_shares = 0;
+  // How many waits for checkpoints were reported. A wait is counted before its mark is written.
+  std::atomic<std::uint64_t> checkpoints;
+  // Wait n is at (n - 1) % kCheckpointMarks.
+  std::array<CheckpointMark, kCheckpointMarks> checkpoint_marks{};
+  std::array<std::uint64_t, 142> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};
@@ -198,6 +213,12 @@ struct WorkerPage {
   }
   StepMark& mark_of(std::uint64_t number) { return marks[(number - 1) % kStepMarks]; }
   const StepMark& mark_of(std::uint64_t number) const { return marks[(number - 1) % kStepMarks]; }
+  CheckpointMark& checkpoint_of(std::uint64_t number) {
+    return checkpoint_marks[(number - 1) % kCheckpointMarks];
+  }
+  const CheckpointMark& checkpoint_of(std::uint64_t number) const {
+    return checkpoint_marks[(number - 1) % kCheckpointMarks];
+  }
   FlightRecord& record_of(std::uint64_t number) { return records[(number - 1) % kFlightRecords]; }
   const FlightRecord& record_of(std::uint64_t number) const {
     return records[(number - 1) % kFlightRecords];
@@ -207,7 +228,9 @@ static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
 // Programs in other languages write here, and so do programs of an older ddprun.
 static_assert(offsetof(WorkerPage, data_share) == 2160 &&
               offsetof(WorkerPage, checkpoint_share) == 2176 &&
-              offsetof(WorkerPage, spare) == 2180 && offsetof(WorkerPage, records) == 4096);
+              offsetof(WorkerPage, checkpoints) == 2184 &&
+              offsetof(WorkerPage, checkpoint_marks) == 2192 &&
+              offsetof(WorkerPage, spare) == 2960 && offsetof(WorkerPage, records) == 4096);
 
 // FlightEntry: a copy of a record, read consistently.
 struct FlightEntry {
@@ -274,6 +297,25 @@ inline std::optional<StepEntry> read_mark(const WorkerPage& page, std::uint64_t 
                         .waited_ns = mark.waited_ns.load(kAcquire)};
   if (mark.number.load(kAcquire) != number) return std::nullopt;
   return entry;
+}
+
+// CheckpointSpan: a copy of a CheckpointMark, read consistently.
+struct CheckpointSpan {
+  std::uint64_t begun_ns = 0;
+  std::uint64_t ended_ns = 0;
+
+  friend bool operator==(const CheckpointSpan&, const CheckpointSpan&) = default;
+};
+
+// Returns that wait for a checkpoint. nullopt: it was overwritten, or is being written.
+inline std::optional<CheckpointSpan> read_checkpoint(const WorkerPage& page, std::uint64_t number) {
+  const CheckpointMark& mark = page.checkpoint_of(number);
+  constexpr auto kAcquire = std::memory_order_acquire;  // see read_record()
+  if (mark.number.load(kAcquire) != number) return std::nullopt;
+  const CheckpointSpan span{.begun_ns = mark.begun_ns.load(kAcquire),
+                            .ended_ns = mark.ended_ns.load(kAcquire)};
+  if (mark.number.load(kAcquire) != number) return std::nullopt;
+  return span;
 }
 
 // Returns the oldest call in progress; nullopt: there is none among the records that are kept.

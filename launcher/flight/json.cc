@@ -77,6 +77,9 @@ Json head_of(const RankFlight& flight) {
   fields_of(at, flight);
   for (const FlightGroupFacts& group : flight.groups) json["groups"].push_back(json_of(group));
   for (const FlightStep& one : flight.steps) json["steps"].push_back({one.step, one.ns});
+  for (const CheckpointSpan& one : flight.checkpoints) {
+    json["checkpoints"].push_back({one.begun_ns, one.ended_ns});
+  }
   for (const auto& [number, text] : flight.origins) json["origins"][std::to_string(number)] = text;
   return json;
 }
@@ -99,6 +102,9 @@ RankFlight flight_of(const Json& json) {
   }
   for (const Json& one : json.value("steps", Json::array())) {
     flight.steps.push_back({one.at(0).get<std::int64_t>(), one.at(1).get<std::uint64_t>()});
+  }
+  for (const Json& one : json.value("checkpoints", Json::array())) {
+    flight.checkpoints.push_back({one.at(0).get<std::uint64_t>(), one.at(1).get<std::uint64_t>()});
   }
   take_calls(json, flight);
   return flight;

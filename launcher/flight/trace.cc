@@ -25,7 +25,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLanes = 1000;  // rows per group; calls beyond that share the last row
+constexpr int kCheckpointRow = 2;  // after the generation and the steps
+constexpr int kLanes = 1000;       // rows per group; calls beyond that share the last row
 
 // Lanes: the rows of one group, chosen so that calls in a row do not overlap. A row is free
 // from its time in busy_until_ on.
@@ -44,11 +45,15 @@ class Lanes {
   std::vector<std::uint64_t> busy_until_;
 };
 
+std::string name_of_row(const std::string& name, int lane) {
+  return lane == 0 ? name : name + " (" + std::to_string(lane + 1) + ")";
+}
+
 std::string name_of_row(const RankFlight& flight, std::uint64_t group, int lane) {
   std::string name = group == 0 ? "world" : "group " + std::to_string(group);
   const FlightGroupFacts* facts = group == 0 ? nullptr : flight.group(group);
   if (facts && !facts->name.empty()) name = facts->name;
-  return lane == 0 ? name : name + " (" + std::to_string(lane + 1) + ")";
+  return name_of_row(name, lane);
 }
 
 // Trace: collects events. A track is a row of a process.
@@ -161,6 +166,21 @@ void add_steps(const RankFlight& flight, const HostClock& clock, Trace& trace) {
   }
 }
 
+// Adds the row of the waits for checkpoints, and more rows where threads waited at the same time.
+void add_checkpoints(const RankFlight& flight, const HostClock& clock, Trace& trace) {
+  const int pid = flight.rank.value;
+  Lanes lanes;
+  for (const CheckpointSpan& wait : flight.checkpoints) {
+    if (!can_be(flight, wait.begun_ns) || !can_be(flight, wait.ended_ns)) continue;
+    const int row = kCheckpointRow + lanes.lane_for(wait.begun_ns, wait.ended_ns);
+    trace.span(pid, row, clock.wall_ns(wait.begun_ns), clock.wall_ns(wait.ended_ns),
+               {{"name", "checkpoint"}, {"cat", "ddprun"}});
+  }
+  for (int lane = 0; lane < lanes.count(); ++lane) {
+    trace.name("thread_name", pid, kCheckpointRow + lane, name_of_row("checkpoints", lane));
+  }
+}
+
 Json clocks_json(const std::map<std::string, HostClock>& clocks) {
   Json json = Json::object();
   for (const auto& [host, clock] : clocks) {
@@ -242,6 +262,7 @@ std::string chrome_trace(const std::vector<RankFlight>& flights,
     trace.name("thread_name", pid, 0, "generation");
     add_life(flight, clock, trace);
     add_steps(flight, clock, trace);
+    add_checkpoints(flight, clock, trace);
     std::map<std::uint64_t, Lanes> own;
     for (const FlightEntry& call : flight.calls) {
       const int lane = own[call.group].lane_for(call.begun_ns, call.ended_ns);

@@ -21,6 +21,8 @@ _MAPPED_BYTES = 4096  # of a page, for the fields below
 # Indexes of 64-bit words in the page.
 _REPORTS, _STEP, _ACTIVITY, _LONG_WAITS = 1, 2, 3, 5
 _FIRST_STEP_NS, _FIRST_STEP, _CHECKPOINT_NS, _TOTAL_STEPS = 9, 10, 11, 269
+_CHECKPOINTS, _CHECKPOINT_MARKS = 273, 274
+_MARKS = 32  # of 3 words: number, begin, end
 _STEP_LIMIT = 1 << 63
 
 
@@ -164,7 +166,13 @@ def checkpoint_wait() -> Iterator[None]:
         _open()
     begun = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     yield
-    waited = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - begun
+    ended = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     with _lock:
         if _words is not None:  # not in a child that was forked within the wait
-            _words[_CHECKPOINT_NS] += waited
+            _words[_CHECKPOINT_NS] += ended - begun
+            number = _words[_CHECKPOINTS] + 1
+            mark = _CHECKPOINT_MARKS + (number - 1) % _MARKS * 3
+            _words[mark] = 0
+            _words[mark + 1], _words[mark + 2] = begun, ended
+            _words[mark] = number
+            _words[_CHECKPOINTS] = number

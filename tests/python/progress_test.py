@@ -60,13 +60,23 @@ except OSError:
     pass
 """)
         self.assertEqual(struct.unpack_from("<Q", self.page, 88), (0,))
+        self.assertEqual(struct.unpack_from("<4Q", self.page, 2184), (0, 0, 0, 0))
+        before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.check("""
 from ddprun._progress import checkpoint_wait
-with checkpoint_wait():
-    pass
+for _ in range(33):
+    with checkpoint_wait():
+        pass
 """)
         waited, = struct.unpack_from("<Q", self.page, 88)
         self.assertTrue(0 < waited < 60e9, waited)
+        self.assertEqual(struct.unpack_from("<Q", self.page, 2184), (33,))
+        marks = sorted(struct.iter_unpack("<3Q", self.page[2192:2960]))
+        self.assertEqual([number for number, _, _ in marks], list(range(2, 34)))
+        self.assertEqual(struct.unpack_from("<Q", self.page, 2192), (33,))
+        times = [before, *(at for _, *span in marks for at in span),
+                 time.clock_gettime_ns(time.CLOCK_BOOTTIME)]
+        self.assertEqual(times, sorted(times))
 
     def test_activity_grows(self):
         self.check("for _ in range(5): ddprun.report_activity()", activity=5)

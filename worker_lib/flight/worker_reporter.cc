@@ -78,9 +78,17 @@ void WorkerReporter::report_activity() {
 
 void WorkerReporter::report_checkpoint(Duration time) {
   WorkerPage* const page = mapped();
-  if (page && time > Duration(0))
-    page->checkpoint_ns.fetch_add(static_cast<std::uint64_t>(time.count()),
-                                  std::memory_order_relaxed);
+  if (!page || time <= Duration(0)) return;
+  const auto waited = static_cast<std::uint64_t>(time.count());
+  page->checkpoint_ns.fetch_add(waited, std::memory_order_relaxed);
+  const std::uint64_t now = to_page_time(BootClock::now());
+  constexpr auto kRelease = std::memory_order_release;  // see read_record()
+  const std::uint64_t number = page->checkpoints.fetch_add(1, kRelease) + 1;
+  CheckpointMark& mark = page->checkpoint_of(number);
+  mark.number.store(0, std::memory_order_relaxed);
+  mark.begun_ns.store(now - std::min(now, waited), kRelease);
+  mark.ended_ns.store(now, kRelease);
+  mark.number.store(number, kRelease);
 }
 
 void WorkerReporter::report_wait(Duration time) {

@@ -52,7 +52,8 @@ class WorkerReporter {
   // total: how many steps the training has; 0 or less: what was said before stays.
   void report_step(std::int64_t step, std::int64_t total = 0);
   void report_activity();
-  // Reports that the training has waited that long for a checkpoint.
+  // Reports that the training has waited that long for a checkpoint, until now. 0 or less: nothing
+  // is reported.
   void report_checkpoint(Duration time);
   // Reports that a thread was blocked that long in a call into a group.
   void report_wait(Duration time);

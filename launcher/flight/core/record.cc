@@ -40,6 +40,11 @@ void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
     const std::optional<StepEntry> mark = read_mark(page, reports - i + 1);
     if (mark) flight.steps.push_back({mark->step, mark->ns});
   }
+  const std::uint64_t waits = page.checkpoints.load(std::memory_order_acquire);
+  for (std::uint64_t i = std::min<std::uint64_t>(waits, kCheckpointMarks); i > 0; --i) {
+    const std::optional<CheckpointSpan> span = read_checkpoint(page, waits - i + 1);
+    if (span) flight.checkpoints.push_back(*span);
+  }
   std::set<std::uint32_t> origins;
   for (std::uint64_t i = left; i > 0; --i) {
     const std::optional<FlightEntry> entry = read_record(page, flight.call_count - i + 1);

@@ -49,6 +49,7 @@ struct RankFlight {
   std::uint64_t call_count = 0;                  // since the worker began
   std::vector<FlightEntry> calls;                // the newest, in the order in which they began
   std::vector<FlightStep> steps;                 // the newest reports, in their order
+  std::vector<CheckpointSpan> checkpoints;       // the newest waits, in the order of their ends
   std::vector<FlightGroupFacts> groups;          // groups that it has named
   std::map<std::uint32_t, std::string> origins;  // by FlightEntry::origin, for `calls`
 
@@ -59,8 +60,9 @@ struct RankFlight {
   friend bool operator==(const RankFlight&, const RankFlight&) = default;
 };
 
-// Copies the newest calls of the page, at most `most`, their groups and origins, and the steps. The
-// worker's memory may hold anything, so reading is bounded in time and in range.
+// Copies the newest calls of the page, at most `most`, their groups and origins, the steps and
+// the waits for checkpoints. The worker's memory may hold anything, so reading is bounded in time
+// and in range.
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight);
 
 }  // namespace ddprun

@@ -134,17 +134,17 @@ class TraceTest(unittest.TestCase):
                 self.assertLessEqual(first["ts"], second["ts"] + second["dur"] + bound + 0.01, n)
             self.assertAlmostEqual(one["ts"], (calls[0][n - 1][0] - start) / US, delta=0.01)
 
-    def start_job(self) -> subprocess.Popen:
+    def start_job(self, program: str, *arguments: str) -> subprocess.Popen:
         job = subprocess.Popen(
             [PROGRAMS / "ddprun", "--nproc-per-node=2", "--rdzv-id=train", "--log-dir=logs",
-             PROGRAMS / "hang_worker", "0:wait,1:wait"], cwd=self.folder, env=self.environment,
+             PROGRAMS / program, *arguments], cwd=self.folder, env=self.environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(job.communicate)
         self.addCleanup(job.kill)
         return job
 
     def test_a_running_job_and_one_that_was_killed(self):
-        job = self.start_job()
+        job = self.start_job("hang_worker", "0:wait,1:wait")
         deadline = time.monotonic() + 60
         names = []
         while names.count("all_reduce") < 18:
@@ -164,6 +164,43 @@ class TraceTest(unittest.TestCase):
         names = [event["name"] for event in check_format(self.trace(str(file)))]
         self.assertEqual(names.count("all_reduce"), 18)
         self.assertTrue(any("SIGKILL" in name for name in names), names)
+
+    def checkpoints_of(self, trace: dict) -> dict[int, list[dict]]:
+        """Checks the rows of checkpoints in a trace. Returns their events by rank."""
+        events = check_format(trace)
+        rows = {(event["pid"], event["tid"]) for event in trace["traceEvents"]
+                if event["ph"] == "M" and event["args"].get("name") == "checkpoints"}
+        read = {event["pid"]: event["ts"] + event["dur"] for event in events
+                if event["name"] == "generation 0"}
+        waits = collections.defaultdict(list)
+        for event in events:
+            if event["name"] == "checkpoint":
+                self.assertIn((event["pid"], event["tid"]), rows)
+                of_rank = waits[event["pid"]]
+                if of_rank:
+                    self.assertGreaterEqual(event["ts"], of_rank[-1]["ts"] + of_rank[-1]["dur"])
+                self.assertGreater(event["dur"], 0)
+                self.assertLessEqual(event["ts"] + event["dur"], read[event["pid"]])
+                of_rank.append(event)
+        return waits
+
+    def test_a_training_shows_its_checkpoints_also_after_it_was_killed(self):
+        job = self.start_job("train_digits", "--epochs=1000000", "--checkpoint-every=10",
+                             "--checkpoint-dir=run")
+        deadline = time.monotonic() + 100
+        waits = {}
+        while len(waits) < 2 or min(map(len, waits.values())) < 4:
+            self.assertIsNone(job.poll())
+            self.assertLess(time.monotonic(), deadline, waits)
+            done = self.ddprun("trace", "-o", "live.json", "train")
+            if done.returncode == 0:
+                waits = self.checkpoints_of(json.loads((self.folder / "live.json").read_text()))
+        flight = json.loads(self.ddprun("flight", "--json", "train").stdout)
+        os.kill(flight["ranks"][1]["pid"], signal.SIGKILL)
+        self.assertEqual(job.wait(60), 128 + signal.SIGKILL)
+        [file] = self.folder.glob("logs/**/flight.json")
+        after = self.checkpoints_of(self.trace(str(file)))
+        self.assertGreaterEqual(min(len(after[rank]) for rank in range(2)), 4)
 
     def test_what_cannot_be_traced_is_said_in_one_line(self):
         (self.folder / "none.json").write_text("[]")

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/concat.h"
 #include "tests/launcher/flight/core/frame.h"
 
 namespace ddprun {
@@ -24,6 +25,7 @@ RankFlight full_flight(int rank) {
   flight.step = -3;
   flight.generation = 2;
   flight.steps = {{-4, 10}, {-3, 20}};
+  flight.checkpoints = {{12, 14}, {0, std::numeric_limits<std::uint64_t>::max()}};
   flight.is_stopped = true;
   name_group(flight, std::numeric_limits<std::uint64_t>::max(), "tp0", {0, 2});
   for (std::uint64_t i = 1; i <= 300; ++i) add_call(flight, i);
@@ -67,11 +69,28 @@ TEST(FlightJson, AFileHasALineForEachRankAndIsReadAsItWasWritten) {
   EXPECT_EQ(*read, flights);
 }
 
+TEST(FlightJson, ARecordOfAnEarlierVersionHasNoCheckpoints) {
+  EXPECT_FALSE(flight_json(flight_of(0)).contains("checkpoints"));
+  const auto read = parse_flight_file(R"([{"rank": 0, "boot_ns": 1, "wall_ns": 1, "calls": []}])");
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_THAT(read->at(0).checkpoints, SizeIs(0));
+}
+
 TEST(FlightJson, WhatIsNoFileIsRefused) {
   for (const char* text : {"", "[", "{}", "[7]", "[{}]", "[{\"rank\": 0}]",
                            "[{\"rank\": 0, \"boot_ns\": 1, \"wall_ns\": 1, \"calls\": [{}]}]"}) {
     const auto read = parse_flight_file(text);
     ASSERT_FALSE(read) << text;
+    EXPECT_THAT(read.error().message(), HasSubstr("not a flight.json"));
+  }
+}
+
+TEST(FlightJson, WaitsForCheckpointsThatAreNotPairsOfTimesAreRefused) {
+  for (const char* checkpoints : {"7", "[7]", "[[]]", "[[1]]", "[[1, \"x\"]]", "{\"a\": 1}"}) {
+    const auto read = parse_flight_file(
+        concat(R"([{"rank": 0, "boot_ns": 1, "wall_ns": 1, "calls": [], "checkpoints": )",
+               checkpoints, "}]"));
+    ASSERT_FALSE(read) << checkpoints;
     EXPECT_THAT(read.error().message(), HasSubstr("not a flight.json"));
   }
 }

@@ -86,6 +86,36 @@ TEST(Trace, CallsThatOverlapHaveRowsOfTheirOwn) {
   EXPECT_THAT(rows, ElementsAre(0, 0, 1));
 }
 
+TEST(Trace, WaitsForCheckpointsAreARowAndMoreWhereTheyOverlap) {
+  RankFlight flight = flight_of(0);
+  const std::uint64_t begun = kNow - 10 * kSecond;
+  flight.checkpoints = {{begun, begun + kSecond},
+                        {begun + 3 * kSecond, begun + 4 * kSecond},
+                        {begun + 2 * kSecond, begun + 5 * kSecond},
+                        {begun + 6 * kSecond, begun + 5 * kSecond},  // takes no time
+                        // Times that cannot be right.
+                        {0, begun},
+                        {begun, kNow + 1},
+                        {UINT64_MAX, UINT64_MAX}};
+  const std::string text = chrome_trace({flight, flight_of(1)});
+  std::vector<std::string> rows;
+  const json trace = json::parse(text);
+  for (const json& event : trace.at("traceEvents")) {
+    if (event["name"] == "thread_name") rows.push_back(event["args"]["name"]);
+  }
+  EXPECT_THAT(rows, ElementsAre("generation", "checkpoints", "checkpoints (2)", "generation"));
+  std::vector<std::vector<std::int64_t>> waits;  // row, begin and duration in seconds
+  for (const json& event : events_of(text)) {
+    if (event["name"] != "checkpoint") continue;
+    EXPECT_EQ(event["ph"], "X");
+    EXPECT_EQ(event["pid"], 0);
+    waits.push_back({event["tid"].get<int>(), event["ts"].get<std::int64_t>() / 1'000'000,
+                     event["dur"].get<std::int64_t>() / 1'000'000});
+  }
+  EXPECT_THAT(waits, ElementsAre(ElementsAre(2, 0, 1), ElementsAre(2, 3, 1), ElementsAre(2, 6, 0),
+                                 ElementsAre(3, 2, 3)));
+}
+
 TEST(Trace, TheEventsOfAJobAreAProcessOfTheirOwn) {
   const json job{{"events", json::array({{{"time", "2026-11-28T11:28:32.250Z"}, {"what", "up"}},
                                          {{"time", "soon"}, {"what", "never"}}})},

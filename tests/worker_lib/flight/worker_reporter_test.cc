@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -92,6 +93,40 @@ TEST_F(WorkerReporterTest, KeepsWhenTheLastStepsWereReportedAndHowLongTheWorkerH
   for (std::size_t i = 0; i < kStepMarks; ++i) reporter->report_step(9);
   EXPECT_FALSE(read_mark(pages_[1], 2)) << "it was overwritten";
   EXPECT_TRUE(read_mark(pages_[1], 2 + kStepMarks));
+}
+
+TEST_F(WorkerReporterTest, KeepsWhenTheTrainingWaitedForTheLastCheckpoints) {
+  const auto reporter = WorkerReporter::open(env_);
+  for (const Duration none : {Duration(0), Duration(-1), Duration::min()}) {
+    reporter->report_checkpoint(none);
+  }
+  EXPECT_EQ(pages_[1].checkpoints, 0u);
+  EXPECT_FALSE(read_checkpoint(pages_[1], 1));
+  const std::uint64_t begun = to_page_time(BootClock::now());
+  reporter->report_checkpoint(Duration(30));
+  reporter->report_checkpoint(Duration::max());
+  const std::optional<CheckpointSpan> first = read_checkpoint(pages_[1], 1);
+  const std::optional<CheckpointSpan> second = read_checkpoint(pages_[1], 2);
+  ASSERT_TRUE(first && second);
+  EXPECT_GE(first->ended_ns, begun);
+  EXPECT_EQ(first->ended_ns - first->begun_ns, 30u);
+  EXPECT_GE(second->ended_ns, first->ended_ns);
+  EXPECT_LE(second->ended_ns, to_page_time(BootClock::now()));
+  EXPECT_EQ(second->begun_ns, 0u) << "not before the host was booted";
+  for (std::size_t i = 0; i < kCheckpointMarks - 1; ++i) reporter->report_checkpoint(Duration(1));
+  EXPECT_FALSE(read_checkpoint(pages_[1], 1)) << "it was overwritten";
+  EXPECT_EQ(read_checkpoint(pages_[1], 2), second);
+  EXPECT_TRUE(read_checkpoint(pages_[1], 1 + kCheckpointMarks));
+  // Where programs in other languages write them: docs/how-to/hangs.md.
+  const auto word_at = [&](std::size_t offset) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, reinterpret_cast<const char*>(&pages_[1]) + offset, sizeof word);
+    return word;
+  };
+  EXPECT_EQ(word_at(2184), 1 + kCheckpointMarks);
+  EXPECT_EQ(word_at(2192), 1 + kCheckpointMarks);
+  EXPECT_EQ(word_at(2216), 2u);
+  EXPECT_EQ(word_at(2232), second->ended_ns);
 }
 
 TEST_F(WorkerReporterTest, OnlyTheTimeOfABlockingCallIsAWait) {

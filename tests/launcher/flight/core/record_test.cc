@@ -60,6 +60,23 @@ TEST(FlightRecord, TheNewestStepsOfAPageAreRead) {
   EXPECT_EQ(flight.steps.back().ns, 5 * (kStepMarks + 3));
 }
 
+TEST(FlightRecord, TheNewestWaitsForCheckpointsOfAPageAreRead) {
+  const auto page = std::make_unique<WorkerPage>();
+  for (std::uint64_t number = 1; number <= kCheckpointMarks + 3; ++number) {
+    CheckpointMark& mark = page->checkpoint_of(number);
+    mark.begun_ns = 5 * number;
+    mark.ended_ns = 5 * number + 1;
+    mark.number = number;
+    page->checkpoints = number;
+  }
+  page->checkpoint_of(kCheckpointMarks).number = 0;  // it is being written
+  RankFlight flight;
+  read_flight(*page, 10, flight);
+  ASSERT_EQ(flight.checkpoints.size(), kCheckpointMarks - 1);
+  EXPECT_EQ(flight.checkpoints.front(), (CheckpointSpan{.begun_ns = 20, .ended_ns = 21}));
+  EXPECT_EQ(flight.checkpoints.back().begun_ns, 5 * (kCheckpointMarks + 3));
+}
+
 TEST(FlightRecord, GroupsAndPlacesOfAPageAreRead) {
   const auto page = std::make_unique<WorkerPage>();
   page->groups[0] = {.id = 7, .size = 200, .listed = 2};
@@ -88,6 +105,7 @@ TEST(FlightRecord, NonsenseIsReadWithinBounds) {
   RankFlight flight;
   read_flight(*page, kFlightRecords, flight);
   EXPECT_THAT(flight.calls.size(), testing::Le(kFlightRecords));
+  EXPECT_THAT(flight.checkpoints.size(), testing::Le(kCheckpointMarks));
   EXPECT_EQ(flight.groups.size(), kFlightGroups);
   EXPECT_EQ(flight.groups[0].name.size(), kFlightGroupNameBytes);
   EXPECT_EQ(flight.groups[0].ranks.size(), kFlightGroupRanks);
