@@ -442,6 +442,13 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         assert page.evaluate("document.images.length") == 0
         pathlib.Path(folder, "say0").touch()
         page.wait_for(f"({output}).endsWith('rank 1 has seen file 0\\n')")
+        # A section that appears leaves the scroll position of the others.
+        page.evaluate("{ const {style} = document.getElementById('rank-output'); "
+                      "style.height = '2em'; style.overflow = 'auto'; }")
+        page.evaluate("document.getElementById('rank-output').scrollTop = 7")
+        page.evaluate("document.querySelector('[data-section=head]').remove()")
+        page.wait_for("document.querySelector('[data-section=head]') !== null")
+        assert page.evaluate("document.getElementById('rank-output').scrollTop") == 7
 
         pid = int(page.evaluate("[...document.querySelectorAll('#chosen-rank dt')].find("
                                 "(one) => one.textContent === 'process').nextSibling.textContent"))
