@@ -51,6 +51,7 @@ class ServiceClientsTest : public testing::Test {
   SessionPtr session_;  // that has sent a message
   int sent_ = 0;
   std::vector<AgentConnectionId> gone_;
+  std::vector<AgentConnectionId> asked_;  // for output
   std::shared_ptr<ServiceClients> clients_ = std::make_shared<ServiceClients>(
       io_, log_, counters_, ServiceOptions{}, std::move(listener_.socket),
       ServiceClientsEvents{
@@ -59,6 +60,7 @@ class ServiceClientsTest : public testing::Test {
           .is_own = [](const Hello&) { return false; },
           .http = [](const TransportPtr&, const std::string&) {},
           .has_room = [](AgentConnectionId) {},
+          .follows = [this](AgentConnectionId id, const UserRequest&) { asked_.push_back(id); },
           .sent = [this] { ++sent_; },
           .gone = [this](AgentConnectionId id) { gone_.push_back(id); }});
 };
@@ -130,6 +132,32 @@ TEST_F(ServiceClientsTest, TheEndOfAPageIsReportedLaterAndNotAfterTheClose) {
   io_.restart();
   io_.run();
   EXPECT_EQ(gone_.size(), 1u);
+}
+
+// A browser that stays connected after the end does not keep others out.
+TEST_F(ServiceClientsTest, OutputIsNotCountedAfterItsLastMessage) {
+  std::vector<std::shared_ptr<HttpFeed>> open;
+  const auto follow = [&] {
+    open.push_back(clients_->follow("job", Rank(0), "a test"));
+    open.back()->begin([] {});
+  };
+  const std::vector<ServiceMessage> last{End{}, Answer{.done = false, .text = "x"}, Silence{"x"}};
+  for (std::size_t i = 0; i < 3 * RankTails::kOfJob; ++i) {
+    follow();
+    ASSERT_EQ(asked_.size(), i + 1);
+    clients_->deliver(asked_.back(), Silence{"a node is lost"}, /*is_last=*/false);
+    EXPECT_TRUE(clients_->has_sent_all(asked_.back()));
+    const ServiceMessage& message = last[i % last.size()];
+    clients_->deliver(asked_.back(), message, std::holds_alternative<Silence>(message));
+    EXPECT_FALSE(clients_->has_sent_all(asked_.back()));
+    EXPECT_NE(open.back()->take().find("event: end\n"), std::string::npos);
+  }
+  io_.poll();
+  EXPECT_EQ(gone_, asked_);
+  open.clear();
+  io_.restart();
+  io_.poll();
+  EXPECT_EQ(gone_, asked_) << "the end is reported once";
 }
 
 TEST_F(ServiceClientsTest, NewClientsCannotConnectDuringTheDrain) {
