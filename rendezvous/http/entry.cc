@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rendezvous/http/core/event_feed.h"
+#include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/tcp_address.h"
 
 namespace ddprun {
@@ -196,7 +197,9 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     connections_.erase(connection);
     connection->reader = ++last_reader_;
     readers_[connection->reader] = connection;
+    enable_keepalive(connection->wire->socket().native_handle());
     if (const auto& feed = connection->sending.feed) {
+      await_quiet(connection);
       feed->begin([weak = weak_from_this(), reader = std::weak_ptr(connection)] {
         const auto self = weak.lock();
         const ConnectionPtr to = reader.lock();
@@ -250,9 +253,20 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   // Sends what the feed of this connection has.
   void send_of_feed(const ConnectionPtr& connection) {
     std::string events = connection->sending.feed->take();
-    if (events.empty()) return;
+    if (events.empty()) return await_quiet(connection);
     send_events(connection, body_of(std::move(events)),
                 [this, connection] { send_of_feed(connection); });
+  }
+
+  // Sends a comment of an event stream when the feed was without news for limits_.quiet.
+  void await_quiet(const ConnectionPtr& connection) {
+    connection->deadline.expires_after(limits_.quiet);
+    connection->deadline.async_wait([self = shared_from_this(), connection](error_code error) {
+      const bool is_old = connection->deadline.expiry() > std::chrono::steady_clock::now();
+      if (error || is_old || connection->closed || connection->is_sending) return;
+      self->send_events(connection, body_of(": \n\n"),
+                        [self, connection] { self->send_of_feed(connection); });
+    });
   }
 
   void send_events(const ConnectionPtr& connection, HttpBody events, std::function<void()> then) {

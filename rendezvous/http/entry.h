@@ -33,6 +33,9 @@ struct HttpLimits {
   // The timeout for a whole request to arrive, for an answer to be read, and for the peer to
   // close after the last answer.
   Duration patience = std::chrono::seconds(10);
+  // A reader of a feed without news is sent a comment after this time. So `patience` and the kernel
+  // find a reader that is gone.
+  Duration quiet = std::chrono::seconds(15);
 };
 
 // Makes the newest edition, in the form of event_text().

@@ -1,7 +1,7 @@
 // PacedWake: tells the reader of an HttpFeed of news, at most once in kPause.
 //
-// Owner: the feed, on the thread of the io_context, which outlives it. wake() does not follow its
-// end.
+// Owner: the feed, on the thread of the io_context, which outlives it. wake() is not called
+// after its destruction.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

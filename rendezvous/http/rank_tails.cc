@@ -22,12 +22,7 @@ class RankTails::Tail final : public HttpFeed, public std::enable_shared_from_th
   Tail(const std::shared_ptr<State>& all, UserRequest request)
       : all_(all), request_(std::move(request)), pause_(all->io) {}
 
-  ~Tail() override {
-    const auto all = all_.lock();
-    if (!all || !id_) return;
-    all->tails.erase(*id_);
-    all->events.ended(*id_);
-  }
+  ~Tail() override { leave(); }
 
   void begin(std::function<void()> wake) override {
     const auto all = all_.lock();
@@ -48,14 +43,24 @@ class RankTails::Tail final : public HttpFeed, public std::enable_shared_from_th
     return events;
   }
 
-  void take(const ServiceMessage& message) {
-    events_.take(message);
+  void take(const ServiceMessage& message, bool is_last) {
+    events_.take(message, is_last);
+    if (events_.is_ended()) leave();
     is_read_ = false;
     wake_->notify();
     rest();
   }
 
  private:
+  // Ends the inquiry, if there is one.
+  void leave() {
+    const auto all = all_.lock();
+    const auto id = std::exchange(id_, std::nullopt);
+    if (!all || !id) return;
+    all->tails.erase(*id);
+    all->events.ended(*id);
+  }
+
   std::string why_full(const State& all) const {
     std::size_t of_job = 0;
     for (const auto& [id, tail] : all.tails) of_job += tail->request_.job == request_.job ? 1 : 0;
@@ -66,6 +71,7 @@ class RankTails::Tail final : public HttpFeed, public std::enable_shared_from_th
 
   // After a pause, gets more if the browser has taken all.
   void rest() {
+    if (!id_) return;
     if (std::exchange(is_resting_, true)) return;
     pause_.expires_after(kPause);
     pause_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
@@ -74,7 +80,7 @@ class RankTails::Tail final : public HttpFeed, public std::enable_shared_from_th
       if (error || !all) return;
       self->is_resting_ = false;
       if (!self->is_read_) return self->rest();
-      all->events.wants_more(*self->id_);
+      if (self->id_) all->events.wants_more(*self->id_);
     });
   }
 
@@ -83,7 +89,7 @@ class RankTails::Tail final : public HttpFeed, public std::enable_shared_from_th
   TailEvents events_;
   boost::asio::steady_timer pause_;
   std::optional<PacedWake> wake_;
-  std::optional<AgentConnectionId> id_;  // of this browser; nullopt: it has not asked
+  std::optional<AgentConnectionId> id_;  // of the inquiry; nullopt: it has not begun, or has ended
   bool is_read_ = true;
   bool is_resting_ = false;
 };
@@ -107,9 +113,9 @@ bool RankTails::contains(AgentConnectionId id) const {
   return state_ && state_->tails.contains(id);
 }
 
-void RankTails::take(AgentConnectionId id, const ServiceMessage& message) {
+void RankTails::take(AgentConnectionId id, const ServiceMessage& message, bool is_last) {
   const auto tail = state_->tails.at(id)->shared_from_this();  // it may be closed meanwhile
-  tail->take(message);
+  tail->take(message, is_last);
 }
 
 void RankTails::close() { state_.reset(); }

@@ -27,7 +27,7 @@ struct RankTailsEvents {
   std::function<AgentConnectionId()> next_id;
   std::function<void(AgentConnectionId, const UserRequest&)> ask;
   std::function<void(AgentConnectionId)> wants_more;  // the browser has taken all
-  std::function<void(AgentConnectionId)> ended;       // the browser is gone
+  std::function<void(AgentConnectionId)> ended;       // no browser follows this
 };
 
 class RankTails {
@@ -49,8 +49,9 @@ class RankTails {
   std::shared_ptr<HttpFeed> open(const std::string& job, Rank rank, const std::string& by);
 
   bool contains(AgentConnectionId id) const;
-  // Takes what the table answers. REQUIRES: contains(id).
-  void take(AgentConnectionId id, const ServiceMessage& message);
+  // Takes what the table answers. is_last: no answer follows. After the last one the browser is not
+  // counted any more, and `ended` is called. REQUIRES: contains(id).
+  void take(AgentConnectionId id, const ServiceMessage& message, bool is_last);
   // Forgets all.
   void close();
 

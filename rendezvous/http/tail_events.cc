@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/concat.h"
 #include "rendezvous/protocol/output_text.h"
@@ -10,12 +11,14 @@ namespace ddprun {
 
 using Json = nlohmann::json;
 
-void TailEvents::take(const ServiceMessage& message) {
-  if (std::holds_alternative<End>(message)) return events_.end();
-  if (const Silence* silence = std::get_if<Silence>(&message)) return notice(silence->reason);
+void TailEvents::take(const ServiceMessage& message, bool is_last) {
+  if (std::holds_alternative<End>(message)) return end();
+  if (const Silence* silence = std::get_if<Silence>(&message)) {
+    return is_last ? end(silence->reason) : notice(silence->reason);
+  }
   const Answer* const answer = std::get_if<Answer>(&message);
   if (!answer) return;
-  if (!answer->more) return events_.end(answer->text);
+  if (!answer->more) return end(answer->text);
   std::string_view lines = answer->page;
   while (!lines.empty()) {
     const std::string_view line = lines.substr(0, lines.find('\n'));
@@ -23,6 +26,11 @@ void TailEvents::take(const ServiceMessage& message) {
     lines.remove_prefix(std::min(lines.size(), line.size() + 1));
   }
   notice(answer->text);
+}
+
+void TailEvents::end(std::string why) {
+  is_ended_ = true;
+  events_.end(std::move(why));
 }
 
 void TailEvents::take_line(std::string_view json_line) {
@@ -33,11 +41,11 @@ void TailEvents::take_line(std::string_view json_line) {
       const std::string text = output_text(json);
       events_.add(text);
       if (!text.ends_with('\n') && !text.ends_with('\r')) events_.add("\n");
-    } else if (json.contains("dropped_bytes")) {
-      notice(concat(json.at("dropped_bytes").get<std::uint64_t>(),
+    } else if (const Json bytes = json.value("dropped_bytes", Json()); bytes.is_number_unsigned()) {
+      notice(concat(bytes.get<std::uint64_t>(),
                     " bytes of output are missing here: they came faster than they were read"));
-    } else if (json.contains("generation")) {
-      const auto generation = json.at("generation").get<std::int64_t>();
+    } else if (const Json number = json.value("generation", Json()); number.is_number_integer()) {
+      const auto generation = number.get<std::int64_t>();
       if (generation_ && generation > *generation_) {
         notice(concat("generation ", generation, " begins"));
       }

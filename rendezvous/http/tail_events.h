@@ -17,18 +17,22 @@ namespace ddprun {
 
 class TailEvents {
  public:
-  // Takes the next message.
-  void take(const ServiceMessage& message);
+  // Takes the next message. is_last: none follows, so the events end.
+  void take(const ServiceMessage& message, bool is_last = false);
+  // Returns whether the events end with what was taken.
+  bool is_ended() const { return is_ended_; }
   // Ends the events with this error.
-  void refuse(std::string why) { events_.end(std::move(why)); }
+  void refuse(std::string why) { end(std::move(why)); }
   // Returns the events since the last call; empty: there are none.
   std::string events() { return events_.take(); }
 
  private:
+  void end(std::string why = {});
   void take_line(std::string_view json_line);
   void notice(std::string_view text);
 
   OutputEvents events_;
+  bool is_ended_ = false;
   std::optional<std::int64_t> generation_;
 };
 

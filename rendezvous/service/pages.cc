@@ -86,13 +86,13 @@ bool may_read(const HttpRequest& request, const Keyring& keys) {
 }
 
 // Returns where the leader has the page that only it can show.
-HttpPage page_of_leader(std::string_view path, const ServiceView& service) {
+HttpPage page_of_leader(const HttpRequest& request, const ServiceView& service) {
   service.role->look();  // one that looks on may know a former leader
   const std::string leader = service.role->leader();
   if (leader.empty()) return text_page("no service is known to lead", 503);
   HttpPage page = text_page("the leader has this page: " + leader, 307);
-  page.location =
-      std::string(service.has_tls ? "https://" : "http://") + leader + std::string(path);
+  page.location = concat(service.has_tls ? "https://" : "http://", leader, request.path,
+                         request.query.empty() ? "" : "?", request.query);
   return page;
 }
 
@@ -110,7 +110,7 @@ std::string why_no_output(const HttpRequest& request, const ServiceView& service
 
 // Returns the output of a rank, live.
 HttpPage page_of_output(const HttpRequest& request, Rank rank, const ServiceView& service) {
-  if (service.role && !service.role->leads()) return page_of_leader(request.path, service);
+  if (service.role && !service.role->leads()) return page_of_leader(request, service);
   if (service.is_draining) return text_page("the service is stopping", 503);
   const bool is_own =
       request.origin.empty() || is_same_origin(request.origin, request.host, request.encrypted);
@@ -214,7 +214,9 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
   }
   // The page itself shows nothing of a job, so a browser may load it without the token.
   if (const PageFile* file = find_page_file(path)) {
-    if (path == "/" && service.role && !service.role->leads()) return page_of_leader(path, service);
+    if (path == "/" && service.role && !service.role->leads()) {
+      return page_of_leader(request, service);
+    }
     return HttpPage{.type = std::string(file->type), .body = body_of(std::string(file->text))};
   }
   if (path == kTokenPath) return page_of_token(request, service.keys);
@@ -240,7 +242,7 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
     });
   }
   if (path == "/status.json") {
-    if (service.role && !service.role->leads()) return page_of_leader(path, service);
+    if (service.role && !service.role->leads()) return page_of_leader(request, service);
     service.note_watcher();
     return cached(status_, [&] {
       return HttpPage{.type = "application/json",
@@ -248,7 +250,7 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
     });
   }
   if (path == "/events") {
-    if (service.role && !service.role->leads()) return page_of_leader(path, service);
+    if (service.role && !service.role->leads()) return page_of_leader(request, service);
     return HttpPage{.type = "text/event-stream", .is_stream = true};
   }
   if (const std::optional<Rank> rank = rank_in_path(path, "/output/")) {

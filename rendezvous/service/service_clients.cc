@@ -97,7 +97,7 @@ void ServiceClients::deliver(AgentConnectionId id, ServiceMessage message, bool 
   } else if (page_requests_.contains(id)) {
     page_requests_.take(id, message);
   } else if (tails_.contains(id)) {
-    tails_.take(id, message);
+    tails_.take(id, message, is_last);
   }
 }
 

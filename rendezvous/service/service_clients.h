@@ -80,8 +80,8 @@ class ServiceClients : public std::enable_shared_from_this<ServiceClients> {
 
   // Returns what the table has to know of the sender of a message.
   JobTable::Origin origin_of(AgentConnectionId id) const;
-  // Delivers the message, on TCP by the next flush(). is_last: a client on TCP is closed then. No
-  // effect if the client has ended.
+  // Delivers the message, on TCP by the next flush(). is_last: a client on TCP is closed then,
+  // and a browser's output ends. No effect if the client has ended.
   void deliver(AgentConnectionId id, ServiceMessage message, bool is_last);
   // Sends what all on TCP were told.
   void flush() { sessions_->flush(); }

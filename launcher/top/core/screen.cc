@@ -44,8 +44,8 @@ bool has_words(const Cells& cells, const std::vector<std::string>& words) {
 }
 
 // Returns "ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not", or "" if no rank
-// has waited.
-std::string waits_text(const std::vector<TopRow>& rows) {
+// has waited. left_out: the ranks that are not among the rows.
+std::string waits_text(const std::vector<TopRow>& rows, std::int64_t left_out) {
   std::vector<int> waiting, others;
   for (const TopRow& row : rows) {
     if (row.rank < 0 || row.rank > kHighestRank) continue;
@@ -61,6 +61,9 @@ std::string waits_text(const std::vector<TopRow>& rows) {
   std::string text = concat(named(waiting, " has", " have"), " waited ", kLongWaitSeconds,
                             " s or longer in a collective");
   if (!others.empty()) text += "; " + named(others, " has not", " have not");
+  if (left_out > 0) {
+    text += concat("; ", left_out, left_out == 1 ? " rank is" : " ranks are", " not shown");
+  }
   return text;
 }
 
@@ -197,7 +200,7 @@ std::vector<std::string> TopScreen::head() const {
   std::vector<std::string> lines{first};
   if (!view_.goodput.empty()) lines.push_back(view_.goodput);
   if (!view_.last_failure.empty()) lines.push_back("last failure: " + view_.last_failure);
-  if (std::string waits = waits_text(view_.ranks); !waits.empty()) {
+  if (std::string waits = waits_text(view_.ranks, view_.ranks_left_out); !waits.empty()) {
     lines.push_back(std::move(waits));
   }
   if (!view_.outcome.empty()) lines.push_back(view_.outcome);

@@ -1,6 +1,7 @@
 #include "rendezvous/http/core/browser.h"
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "base/parse_number.h"
@@ -103,7 +104,12 @@ bool is_name_of_no_other_site(std::string_view host, std::string_view own_name) 
   if (host.starts_with('[')) return true;
   const std::string_view name = host.substr(0, host.find(':'));
   const bool is_address = name.find_first_not_of("0123456789.") == name.npos;
-  return !name.empty() && (is_address || name.find('.') == name.npos || name == own_name);
+  // Browsers send a name in lower case.
+  const auto is_same = [](unsigned char a, unsigned char b) {
+    return std::tolower(a) == std::tolower(b);
+  };
+  const bool is_own = std::ranges::equal(name, own_name, is_same);
+  return !name.empty() && (is_address || name.find('.') == name.npos || is_own);
 }
 
 bool is_same_origin(std::string_view origin, std::string_view host, bool encrypted) {

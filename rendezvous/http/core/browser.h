@@ -45,9 +45,9 @@ std::optional<PageOrder> order_in_form(std::string_view form);
 // Returns the rank in a path such as /output/3; nullopt: the path does not begin so.
 std::optional<Rank> rank_in_path(std::string_view path, std::string_view begin);
 
-// Returns whether no other site can have the name in this Host field: it is an address, own_name,
-// or has no dot. Another site can make its own name lead to this service (DNS rebinding). A browser
-// then lets that site read what it is sent.
+// Returns whether no other site can have the name in this Host field: it is an address, own_name
+// (lower and upper case are the same), or has no dot. Another site can make its own name lead to
+// this service (DNS rebinding). A browser then lets that site read what it is sent.
 bool is_name_of_no_other_site(std::string_view host, std::string_view own_name);
 
 // Returns whether the Origin field names the place of the Host field. A browser sends Origin with

@@ -464,9 +464,11 @@ function waitsOf(job) {
   const waits = (row) => row.waiting_s >= LONG_WAIT_S;
   const waiting = ranksKnown(job).filter(waits);
   const others = ranksKnown(job).filter((row) => !waits(row));
+  const hidden = job.ranks_left_out;
   if (waiting.length === 0) return "";
   return `${named(waiting, "has", "have")} waited ${LONG_WAIT_S} s or longer in a collective${
-    others.length > 0 ? `; ${named(others, "has not", "have not")}` : ""}`;
+    others.length > 0 ? `; ${named(others, "has not", "have not")}` : ""}${
+    hidden > 0 ? `; ${count(hidden, "rank")} ${hidden === 1 ? "is" : "are"} not shown` : ""}`;
 }
 
 const setText = (element, text) => {
@@ -661,9 +663,11 @@ function show(sections) {
     if (scrolled) section.querySelector(".scroll").scrollLeft = scrolled;
     wanted.push(section);
   }
-  if (wanted.length !== main.children.length || wanted.some((one, i) => main.children[i] !== one)) {
-    main.replaceChildren(...wanted);
-  }
+  // A section that is taken out and put back loses its scroll position.
+  for (const one of [...main.children]) if (!wanted.includes(one)) one.remove();
+  wanted.forEach((one, i) => {
+    if (main.children[i] !== one) main.insertBefore(one, main.children[i] ?? null);
+  });
   if (focused && document.activeElement !== focused) {
     const again = focused.id ? byId(focused.id)
       : main.querySelector(`:scope > [data-section="${place}"] .scroll`);
@@ -724,13 +728,15 @@ function render() {
     const jobs = status.jobs.map(({ranks, ...job}) => [job, stepOf({ranks, ...job})]);
     show([["jobs", [jobs, status.jobs_left_out], jobList]]);
   }
-  follow(job && source ? byId("rank-details") : null, `${job?.phase} ${job?.generation}`,
-    job?.phase === "ended");
+  const since = generationsKnown(job ?? {}).at(-1)?.since; // differs in a new run of the job
+  follow(job && source ? byId("rank-details") : null,
+    `${job?.phase} ${job?.generation} ${since} ${connections}`, job?.phase === "ended");
 }
 
 // --- the connection --------------------------------------------------------------------------------
 
 let source = null; // null: there is no connection
+let connections = 0; // so far
 let silence = 0;
 let isRedirected = false;
 
@@ -757,6 +763,7 @@ function connect() {
   if (source || document.hidden) return;
   const opened = new EventSource("events");
   source = opened;
+  opened.onopen = () => ++connections;
   opened.onmessage = (event) => {
     status = JSON.parse(event.data);
     isRedirected = false;

@@ -63,13 +63,13 @@ class Follow {
     this.source.addEventListener("end", (event) => {
       this.close();
       const {why} = JSON.parse(event.data);
-      this.isRefused = Boolean(why);
+      this.isEnded = true;
       note.textContent = why ? `There is no output here: ${why}` : over();
     });
     this.source.onerror = async () => {
       note.textContent = "not connected";
       if (this.source.readyState !== EventSource.CLOSED) return;
-      this.isRefused = true;
+      this.isEnded = true;
       const why = await whyRefused(path);
       if (!this.isClosed) note.textContent = why;
     };
@@ -84,11 +84,12 @@ class Follow {
 let followed = null; // {section, state, follows}: what is open now
 
 // Opens the streams of this section of rankOf(), and closes those of another one. null: closes all.
-// state: of the job. A stream that was refused is opened again in another state. isOver: the job has
-// ended, so no stream is opened. An open one still has the last lines.
+// state: of the job. A stream that the service has ended or refused is opened again in another state:
+// there may be a new run of the job. isOver: the job has ended, so no stream is opened. An open one
+// still has the last lines.
 export function follow(section, state, isOver) {
-  const isRefused = followed?.follows[0].isRefused && followed.state !== state;
-  if (followed?.section === section && !isRefused) return;
+  const isOld = followed?.follows[0].isEnded && followed.state !== state;
+  if (followed?.section === section && !isOld) return;
   followed?.follows.forEach((one) => one.close());
   followed = null;
   if (!section?.dataset.job) return;
@@ -160,8 +161,7 @@ function stackOf(id, rank, generation, changed) {
 }
 
 // Returns the section with what the rank writes and does. host(): its host; undefined if that is not
-// known. generation(): the one that the page shows. changed(): called when there are
-// other buttons.
+// known. generation(): the one that the page shows. changed(): called when there are other buttons.
 export function rankOf(id, rank, host, generation, changed) {
   const section = make("section", {id: "rank-details"});
   if (isDashboard() || !whyNoOutput()) {

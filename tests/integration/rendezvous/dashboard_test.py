@@ -420,11 +420,14 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         service = stack.enter_context(serve(binaries, folder, "127.0.0.1:0"))
         address = service.stdout.readline().split()[-1]
-        stack.enter_context(running(
-            [binaries / "ddprun", f"--rdzv-endpoint={address}", f"--rdzv-id={JOB}",
-             "--nproc-per-node=2", "--max-restarts=3", "--no-python", "--",
-             "sh", "-c", TALKER, "sh", folder], stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL))
+
+        def job():
+            return running([binaries / "ddprun", f"--rdzv-endpoint={address}", f"--rdzv-id={JOB}",
+                            "--nproc-per-node=2", "--max-restarts=3", "--no-python", "--",
+                            "sh", "-c", TALKER, "sh", folder], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+
+        stack.enter_context(job())
         wait_until_it_runs(binaries, f"--rdzv-endpoint={address}")
         page.open(f"http://{address}/")
         go_to_the_job(page)
@@ -439,6 +442,13 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         assert page.evaluate("document.images.length") == 0
         pathlib.Path(folder, "say0").touch()
         page.wait_for(f"({output}).endsWith('rank 1 has seen file 0\\n')")
+        # A section that appears leaves the scroll position of the others.
+        page.evaluate("{ const {style} = document.getElementById('rank-output'); "
+                      "style.height = '2em'; style.overflow = 'auto'; }")
+        page.evaluate("document.getElementById('rank-output').scrollTop = 7")
+        page.evaluate("document.querySelector('[data-section=head]').remove()")
+        page.wait_for("document.querySelector('[data-section=head]') !== null")
+        assert page.evaluate("document.getElementById('rank-output').scrollTop") == 7
 
         pid = int(page.evaluate("[...document.querySelectorAll('#chosen-rank dt')].find("
                                 "(one) => one.textContent === 'process').nextSibling.textContent"))
@@ -450,7 +460,7 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         assert service.wait(PATIENCE) == 0
         page.wait_for_text("not connected")
         stack.enter_context(serve(binaries, folder, address))
-        page.wait_for_text("live")
+        page.wait_for("document.getElementById('link').textContent === 'live'")
         page.wait_for(f"{note} === ''")
         pathlib.Path(folder, "say1").touch()
         page.wait_for(f"({output}).endsWith('rank 1 has seen file 1\\n')")
@@ -460,7 +470,12 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         page.wait_for_text("This job has succeeded")
         page.wait_for(f"({output}).endsWith('rank 1 ends\\n')")
         page.wait_for(f"{note} === 'The job has ended.'")
-        # Refusals are for others to see, too.
+        # A new run of the job: the open page shows what it writes.
+        pathlib.Path(folder, "go").unlink()
+        stack.enter_context(job())
+        page.wait_for(f"({output}).includes('rank 1 begins')")
+        page.wait_for(f"!({output}).includes('rank 1 ends')")
+        # A browser logs failed connections. These are expected.
         real = [one for one in page.errors if "ERR_CONNECTION" not in one and "net::" not in one]
         assert real == [], real
 

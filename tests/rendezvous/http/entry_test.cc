@@ -265,6 +265,19 @@ TEST(HttpEntry, AFeedThatIsNotReadIsClosedAndTheOthersGoOn) {
   EXPECT_EQ(http.counters().connections, 1u);
 }
 
+// A reader that is gone is found only by what it is sent.
+TEST(HttpEntry, AFeedWithoutNewsSendsComments) {
+  RunningHttp http({.quiet = milliseconds(100)});
+  RawTcpClient reader(http.port());
+  reader.send(kGetFeed);
+  reader.receive_through("\r\n\r\n");
+  EXPECT_EQ(reader.receive_through("\n\n"), ": \n\n");
+  EXPECT_EQ(reader.receive_through("\n\n"), ": \n\n");
+  ASSERT_TRUE(http.feed("one"));
+  EXPECT_THAT(reader.receive_through("one\n\n"), EndsWith("data: one\n\n"));
+  EXPECT_EQ(reader.receive_through("\n\n"), ": \n\n");
+}
+
 TEST(HttpEntry, FeedsCountAsReadersAndAHeadBeginsNone) {
   RunningHttp http({.readers = 1});
   RawTcpClient head(http.port()), one(http.port()), two(http.port());

@@ -52,6 +52,8 @@ TEST(TailEvents, LinesThatAreNotOfAnAgentAreLeftOut) {
   tail.take(
       page_of("{\n[]\n7\n\nevent: end\n{\"stream\":\"stdout\"}\n{\"stream\":1,\"text\":7}\n"
               "{\"stream\":\"stdout\",\"hex\":7}\n{\"dropped_bytes\":\"x\"}\n"
+              "{\"dropped_bytes\":-1}\n{\"dropped_bytes\":1e300}\n{\"dropped_bytes\":0.5}\n"
+              "{\"generation\":1}\n{\"generation\":1e300}\n{\"generation\":2.5}\n"
               "{\"generation\":{}}\n{\"future\":1}\n{\"stream\":\"stdout\",\"text\":\"good\"}"));
   EXPECT_EQ(text_in(tail.events()), "good\n");
 }
@@ -71,6 +73,9 @@ TEST(TailEvents, EndsWithTheJobOrWithTheReason) {
   TailEvents refused;
   refused.take(Answer{.done = false, .text = "this service has no job 'x'"});
   EXPECT_EQ(refused.events(), "event: end\ndata: {\"why\":\"this service has no job 'x'\"}\n\n");
+  TailEvents withdrawn;
+  withdrawn.take(Silence{"the disk is full"}, /*is_last=*/true);
+  EXPECT_EQ(withdrawn.events(), "event: end\ndata: {\"why\":\"the disk is full\"}\n\n");
 }
 
 TEST(TailEvents, OfAFloodTheNewestLinesAreKeptAndTheRestIsCounted) {

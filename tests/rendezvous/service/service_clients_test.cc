@@ -50,8 +50,8 @@ class ServiceClientsTest : public testing::Test {
   std::vector<int> statuses_;
   SessionPtr session_;  // that has sent a message
   int sent_ = 0;
-  std::optional<AgentConnectionId> follower_;  // the last browser that has asked for output
   std::vector<AgentConnectionId> gone_;
+  std::vector<AgentConnectionId> asked_;  // for output
   std::shared_ptr<ServiceClients> clients_ = std::make_shared<ServiceClients>(
       io_, log_, counters_, ServiceOptions{}, std::move(listener_.socket),
       ServiceClientsEvents{
@@ -60,7 +60,7 @@ class ServiceClientsTest : public testing::Test {
           .is_own = [](const Hello&) { return false; },
           .http = [](const TransportPtr&, const std::string&) {},
           .has_room = [](AgentConnectionId) {},
-          .follows = [this](AgentConnectionId id, const UserRequest&) { follower_ = id; },
+          .follows = [this](AgentConnectionId id, const UserRequest&) { asked_.push_back(id); },
           .sent = [this] { ++sent_; },
           .gone = [this](AgentConnectionId id) { gone_.push_back(id); }});
 };
@@ -136,20 +136,20 @@ TEST_F(ServiceClientsTest, TheEndOfAPageIsReportedLaterAndNotAfterTheClose) {
 
 TEST_F(ServiceClientsTest, ABrowserThatFollowsOutputIsAClient) {
   std::shared_ptr<HttpFeed> feed = clients_->follow("job", Rank(0), "a browser");
-  EXPECT_FALSE(follower_) << "it has not begun";
+  EXPECT_TRUE(asked_.empty()) << "it has not begun";
   int woken = 0;
   feed->begin([&] { ++woken; });
-  ASSERT_TRUE(follower_);
-  EXPECT_FALSE(clients_->origin_of(*follower_).local);
-  EXPECT_TRUE(clients_->has_sent_all(*follower_));
-  clients_->deliver(*follower_, Answer{.number = 1, .done = true, .more = true},
-                    /*is_last=*/false);
+  ASSERT_EQ(asked_.size(), 1u);
+  const AgentConnectionId id = asked_.front();
+  EXPECT_FALSE(clients_->origin_of(id).local);
+  EXPECT_TRUE(clients_->has_sent_all(id));
+  clients_->deliver(id, Answer{.number = 1, .done = true, .more = true}, /*is_last=*/false);
   EXPECT_EQ(woken, 1);
   feed.reset();
-  EXPECT_FALSE(clients_->has_sent_all(*follower_));
+  EXPECT_FALSE(clients_->has_sent_all(id));
   EXPECT_TRUE(gone_.empty()) << "the table may be in the middle of an event";
   io_.poll();
-  EXPECT_EQ(gone_, std::vector{*follower_});
+  EXPECT_EQ(gone_, asked_);
 
   feed = clients_->follow("job", Rank(0), "a browser");
   feed->begin([] {});
@@ -158,6 +158,32 @@ TEST_F(ServiceClientsTest, ABrowserThatFollowsOutputIsAClient) {
   io_.restart();
   io_.run();
   EXPECT_EQ(gone_.size(), 1u);
+}
+
+// A browser that stays connected after the end does not keep others out.
+TEST_F(ServiceClientsTest, OutputIsNotCountedAfterItsLastMessage) {
+  std::vector<std::shared_ptr<HttpFeed>> open;
+  const auto follow = [&] {
+    open.push_back(clients_->follow("job", Rank(0), "a test"));
+    open.back()->begin([] {});
+  };
+  const std::vector<ServiceMessage> last{End{}, Answer{.done = false, .text = "x"}, Silence{"x"}};
+  for (std::size_t i = 0; i < 3 * RankTails::kOfJob; ++i) {
+    follow();
+    ASSERT_EQ(asked_.size(), i + 1);
+    clients_->deliver(asked_.back(), Silence{"a node is lost"}, /*is_last=*/false);
+    EXPECT_TRUE(clients_->has_sent_all(asked_.back()));
+    const ServiceMessage& message = last[i % last.size()];
+    clients_->deliver(asked_.back(), message, std::holds_alternative<Silence>(message));
+    EXPECT_FALSE(clients_->has_sent_all(asked_.back()));
+    EXPECT_NE(open.back()->take().find("event: end\n"), std::string::npos);
+  }
+  io_.poll();
+  EXPECT_EQ(gone_, asked_);
+  open.clear();
+  io_.restart();
+  io_.poll();
+  EXPECT_EQ(gone_, asked_) << "the end is reported once";
 }
 
 TEST_F(ServiceClientsTest, NewClientsCannotConnectDuringTheDrain) {

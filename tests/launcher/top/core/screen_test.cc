@@ -104,6 +104,14 @@ TEST_F(TopScreenTest, NamesRanksThatWaitForLongAndThoseThatDoNot) {
   view.ranks[0].waiting_s = 99;
   screen_.show(view);
   EXPECT_EQ(lines()[2], "ranks 1,3 have waited 10 s or longer in a collective");
+  view.ranks_left_out = 2;
+  screen_.show(view);
+  EXPECT_EQ(lines()[2],
+            "ranks 1,3 have waited 10 s or longer in a collective; 2 ranks are not shown");
+  view.ranks_left_out = 1;
+  screen_.show(view);
+  EXPECT_THAT(lines()[2], testing::EndsWith("in a collective; 1 rank is not shown"));
+  view.ranks_left_out = 0;
   view.ranks[0].rank = std::numeric_limits<std::int64_t>::max();
   view.ranks[1].rank = -1;
   screen_.show(view);

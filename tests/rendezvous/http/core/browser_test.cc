@@ -95,6 +95,7 @@ TEST(NameOfNoOtherSite, IsAnAddressAnOwnNameOrAShortOne) {
   for (const char* host : {"127.0.0.1", "10.0.0.7:29400", "[::1]", "[fd00::7]:29400", "localhost:1",
                            "node0", "node0:29400", "node0.cluster.example:29400"}) {
     EXPECT_TRUE(is_name_of_no_other_site(host, "node0.cluster.example")) << host;
+    EXPECT_TRUE(is_name_of_no_other_site(host, "Node0.CLUSTER.example")) << host;
   }
   for (const char* host : {"", ":1", "evil.example", "evil.example:29400", "10.0.0.7.evil.example",
                            "node0.", "node0.cluster.example.evil:1", "x.node0.cluster.example:1"}) {
