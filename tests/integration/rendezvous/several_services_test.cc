@@ -159,7 +159,9 @@ TEST_F(SeveralServices, AStandbyNamesTheLeaderAndSucceedsIt) {
     EXPECT_THAT(page(i, "/metrics").body, HasSubstr("\nddprun_leader 0\n"));
     const HttpReply status = page(i, "/status.json");
     EXPECT_EQ(status.status, 307);
-    EXPECT_THAT(status.head, HasSubstr("Location: http://" + address + "/status.json"));
+    EXPECT_THAT(status.head, HasSubstr("Location: http://" + address + "/status.json\r\n"));
+    EXPECT_THAT(page(i, "/output/3?job=j").head,
+                HasSubstr("Location: http://" + address + "/output/3?job=j\r\n"));
     RawTcpClient client(ports_[i].port());
     say(client, hello_of("job", "a"));
     const ServiceMessage answer = next_message(client);
