@@ -17,6 +17,7 @@
 #include "launcher/plan/agent_config.h"
 #include "launcher/process/file_work.h"
 #include "rendezvous/protocol/control_codec.h"
+#include "tests/support/clone_is_fork.h"
 #include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 #include "tests/support/played_service.h"
@@ -214,6 +215,7 @@ TEST_F(StatusReporterTest, OnlyTheFirstRanksOfTheJobAreShown) {
 }
 
 TEST_F(StatusReporterTest, ARankIsSlowUntilTheServiceOrTheEndOfItsGenerationSaysOtherwise) {
+  if (testing_support::kCloneIsFork) GTEST_SKIP() << testing_support::kNoSharedClone;
   join();
   ControlServer control(io_, {}, {}, config_.slots);
   run();

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "launcher/worker/shared_clone.h"
+#include "tests/support/clone_is_fork.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -17,13 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-#if defined(__clang__)
-constexpr bool kCloneIsFork = __has_feature(thread_sanitizer);
-#else
-constexpr bool kCloneIsFork = false;
-#endif
-constexpr const char* kNoSharedClone =
-    "clang's ThreadSanitizer treats every clone() as a fork, and ends if the child shares memory";
+using testing_support::kCloneIsFork;
+using testing_support::kNoSharedClone;
 
 class RunCgroup : public testing::Test {
  protected:
