@@ -36,7 +36,7 @@ struct ServiceClientsEvents {
   // A browser asks for output, and follows it.
   std::function<void(AgentConnectionId, const UserRequest&)> follows;
   std::function<void()> sent;  // has_sent_all() may be true now
-  // Reports that a client has ended that is no agent in this process.
+  // Reports that a client has ended, but not an agent in this process.
   std::function<void(AgentConnectionId)> gone;
 };
 

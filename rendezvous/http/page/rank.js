@@ -64,7 +64,7 @@ class Follow {
       this.close();
       const {why} = JSON.parse(event.data);
       this.isEnded = true;
-      note.textContent = why ? `There is no output here: ${why}` : over();
+      note.textContent = why ? `Its output cannot be shown: ${why}` : over();
     });
     this.source.onerror = async () => {
       note.textContent = "not connected";

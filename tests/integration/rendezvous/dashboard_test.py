@@ -433,7 +433,7 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         go_to_the_job(page)
         page.wait_for("document.querySelectorAll('#ranks tbody tr').length === 2")
         page.evaluate("location.hash += '&rank=7'")
-        page.wait_for(f"{note}.startsWith('There is no output here: --rank: invalid value')")
+        page.wait_for(f"{note}.startsWith('Its output cannot be shown: --rank: invalid value')")
         page.evaluate("location.hash = location.hash.replace('rank=7', 'rank=1')")
         page.wait_for(f"({output}).includes('to stderr')")
         text = page.evaluate(output)

@@ -48,6 +48,14 @@ class ServerWithTails : public testing::Test {
     ask(browser, "/output/0?job=" + job);
     return browser.receive_through("\r\n\r\n");
   }
+  // Begins a job, and opens the output of its rank 0. Returns what the agent is asked; nullopt: it
+  // is not.
+  std::optional<OutputDirective> follow(RawTcpClient& agent, RawTcpClient& browser) const {
+    begin_job(agent, "job");
+    if (HasFatalFailure()) return std::nullopt;
+    open(browser);
+    return await<OutputDirective>(agent);
+  }
   // Returns the status of a request that is answered at once.
   std::string status_of(const std::string& path, const std::string& fields = "") const {
     RawTcpClient browser(service_.port());
@@ -94,11 +102,8 @@ TEST_F(ServerWithTails, TheAgentIsAskedWhileABrowserReadsAndNoLonger) {
 
 // The agent gives 64 KiB at a turn. The service takes no more than it may keep before a pause.
 TEST_F(ServerWithTails, AFloodIsFetchedInPartsWithPausesAndGoesOn) {
-  RawTcpClient agent(service_.port());
-  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
-  RawTcpClient browser(service_.port());
-  open(browser);
-  const auto begin = await<OutputDirective>(agent);
+  RawTcpClient agent(service_.port()), browser(service_.port());
+  const auto begin = follow(agent, browser);
   ASSERT_TRUE(begin);
   const std::string text(kOutputPageBytes - 200, 'x');
   const std::string line = "{\"rank\":0,\"stream\":\"stdout\",\"text\":\"" + text + "\\n\"}\n";
@@ -237,11 +242,8 @@ TEST_F(ServerWithTails, ATokenThatReadsThePagesReadsNoOutput) {
 }
 
 TEST_F(ServerWithTails, TheEndOfTheJobIsTheEnd) {
-  RawTcpClient agent(service_.port());
-  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
-  RawTcpClient browser(service_.port());
-  open(browser);
-  const auto begin = await<OutputDirective>(agent);
+  RawTcpClient agent(service_.port()), browser(service_.port());
+  const auto begin = follow(agent, browser);
   ASSERT_TRUE(begin);
   say(agent, OutputPage{.inquiry = begin->inquiry, .lines = kLine, .is_last = true});
   say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});

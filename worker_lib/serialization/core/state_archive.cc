@@ -22,7 +22,7 @@ bool is_older_format(std::string_view file) {
       "F\xf9 j\xa8P\x19.");
 }
 
-// Returns nullptr if there is no such record.
+// Returns nullptr if the archive lacks the record.
 const ZipRecord* find_record(const StateArchive& archive, const std::string& name) {
   const auto found = std::ranges::find(archive.records, name, &ZipRecord::name);
   return found == archive.records.end() ? nullptr : &*found;
