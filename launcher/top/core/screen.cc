@@ -67,6 +67,21 @@ std::string waits_text(const std::vector<TopRow>& rows, std::int64_t left_out) {
   return text;
 }
 
+// Returns "rank 2 is slow: the others wait 16 % of each step", or "" if no rank is slow.
+std::string slow_text(const std::vector<TopRow>& rows) {
+  std::vector<int> slow;
+  std::string cost;
+  for (const TopRow& row : rows) {
+    if (row.slow.empty() || row.rank < 0 || row.rank > kHighestRank) continue;
+    slow.push_back(static_cast<int>(row.rank));
+    cost = row.slow;
+  }
+  if (slow.empty()) return "";
+  if (slow.size() == 1) return concat("rank ", slow.front(), " is slow: ", cost);
+  std::ranges::sort(slow);
+  return concat("ranks ", rank_ranges(slow), " are slow");
+}
+
 std::string number_text(const std::optional<std::int64_t>& number) {
   return std::to_string(number.value_or(0));
 }
@@ -192,6 +207,7 @@ std::optional<std::int64_t> TopScreen::selected() const {
 std::vector<std::string> TopScreen::head() const {
   std::string first = concat("job '", view_.id, "': ", view_.phase);
   if (view_.generation) first += ", generation " + number_text(view_.generation);
+  if (view_.generation_age) first += " for " + to_text(*view_.generation_age);
   if (view_.progress.step) first += " | " + progress_text(view_.progress);
   if (view_.restarts_used) {
     first += " | restarts: " + number_text(view_.restarts_used);
@@ -203,6 +219,7 @@ std::vector<std::string> TopScreen::head() const {
   if (std::string waits = waits_text(view_.ranks, view_.ranks_left_out); !waits.empty()) {
     lines.push_back(std::move(waits));
   }
+  if (std::string slow = slow_text(view_.ranks); !slow.empty()) lines.push_back(std::move(slow));
   if (!view_.outcome.empty()) lines.push_back(view_.outcome);
   if (!note_.empty()) lines.push_back(note_);
   for (std::string& line : lines) line = printable_text(line);

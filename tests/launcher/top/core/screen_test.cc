@@ -88,6 +88,27 @@ TEST_F(TopScreenTest, TellsOfTheJobFirst) {
   EXPECT_EQ(lines()[2], "no answer");
 }
 
+TEST_F(TopScreenTest, SaysHowLongTheGenerationRuns) {
+  JobView view = job_of(2);
+  view.generation_age = std::chrono::milliseconds(2100);
+  screen_.show(view);
+  EXPECT_THAT(lines()[0], StartsWith("job 'train': running, generation 2 for 2.1 s | step 1,200"));
+}
+
+TEST_F(TopScreenTest, NamesSlowRanks) {
+  JobView view = job_of(6);
+  view.ranks[4].slow = "the others wait 16 %\x1b[2J";
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "rank 4 is slow: the others wait 16 %?[2J");
+  view.ranks[3].slow = view.ranks[5].slow = view.ranks[4].slow;
+  std::swap(view.ranks[3], view.ranks[5]);
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "ranks 3-5 are slow");
+  for (TopRow& row : view.ranks) row.rank = -1;
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], "6 ranks by trouble") << "such ranks do not exist";
+}
+
 TEST_F(TopScreenTest, NamesRanksThatWaitForLongAndThoseThatDoNot) {
   JobView view = job_of(6);
   for (const std::size_t i : {0u, 2u, 3u, 4u}) view.ranks[i].waiting_s = 10.0;
