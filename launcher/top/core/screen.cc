@@ -7,6 +7,7 @@
 
 #include "base/concat.h"
 #include "base/counted.h"
+#include "launcher/options/core/wrapped_text.h"
 #include "launcher/top/core/printable_text.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
 
@@ -19,6 +20,9 @@ using Style = TopLine::Style;
 constexpr std::size_t kMostFilterBytes = 64;
 constexpr int kLongWaitSeconds = 10;              // as on the page of the service
 constexpr std::int64_t kHighestRank = 1'000'000;  // higher ones are mistakes of their senders
+constexpr int kTallScreen = 20;                   // rows of a terminal that has room for long lines
+constexpr std::size_t kMostRows = 4;              // of such a line
+constexpr std::size_t kIndent = 2;                // of its further rows
 constexpr std::size_t kNoLimit = 100'000;         // columns of an output that is not a terminal
 
 std::string lower(std::string_view text) {
@@ -80,6 +84,20 @@ std::string slow_text(const std::vector<TopRow>& rows) {
   if (slow.size() == 1) return concat("rank ", slow.front(), " is slow: ", cost);
   std::ranges::sort(slow);
   return concat("ranks ", rank_ranges(slow), " are slow");
+}
+
+// Returns the text in rows of this width. The last one of `most` rows has all that is left.
+std::vector<std::string> rows_of(const std::string& text, std::size_t width, std::size_t most) {
+  if (most == 1) return {text};
+  std::string rest = wrapped(text, kIndent, width);
+  std::vector<std::string> rows;
+  for (std::size_t end; rows.size() + 1 < most && (end = rest.find('\n')) != rest.npos;) {
+    rows.push_back(rest.substr(0, end));
+    rest.erase(0, end + 1);
+  }
+  std::ranges::replace(rest, '\n', ' ');
+  rows.push_back(std::move(rest));
+  return rows;
 }
 
 std::string number_text(const std::optional<std::int64_t>& number) {
@@ -246,7 +264,9 @@ std::vector<TopLine> TopScreen::lines(ScreenSize size) {
   const auto width = static_cast<std::size_t>(std::max(size.columns, 1));
   const auto height = static_cast<std::size_t>(std::max(size.rows, 1));
   std::vector<TopLine> lines;
-  for (std::string& line : head()) lines.push_back({std::move(line), kPlain});
+  const std::size_t most_rows = size.rows >= kTallScreen ? kMostRows : 1;
+  for (const std::string& line : head())
+    for (std::string& row : rows_of(line, width, most_rows)) lines.push_back({std::move(row)});
   lines.front().style = kBold;
   lines.push_back({order_text()});
   const std::vector<Column> columns = place_columns(cells_, width);

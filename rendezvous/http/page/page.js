@@ -5,7 +5,7 @@
 import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct,
   whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
-import {commandsOf, failuresOfRank, follow, rankOf, TRY_AGAIN_MS} from "./rank.js";
+import {commandsOf, failuresOfRank, follow, plainText, rankOf, TRY_AGAIN_MS} from "./rank.js";
 
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
 const RATE_SAMPLES = 6;
@@ -292,13 +292,23 @@ function jobList() {
   return section;
 }
 
+// Returns what failed and, if it is known, why: the first line of the message, or the last line that
+// the worker wrote to stderr.
+function failureText(failure, what) {
+  const {message, stderr} = failure.first?.[0] ?? {};
+  const why = plainText(message || stderr?.at(-1) || "").split("\n")[0];
+  return what.includes(why) ? what : `${what}: ${why}`;
+}
+
 function headOf(job) {
   const fact = (name, value) => value === null || value === undefined ? null
     : make("div", {}, make("dt", {}, name), make("dd", {}, value));
   const failure = lastFailure(job);
   const former = failure && !job.verdict
-    ? `Generation ${failure.generation} failed: ${failure.what}` : null;
-  const reason = hasFailed(job) ? job.verdict.headline : former;
+    ? `Generation ${failure.generation} failed: ${failureText(failure, failure.what)}` : null;
+  const isOfFailure = failure?.generation === job.generation;
+  const reason = !hasFailed(job) ? former
+    : isOfFailure ? failureText(failure, job.verdict.headline) : job.verdict.headline;
   return make("section", {},
     make("h1", {}, job.id),
     make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`, " ",

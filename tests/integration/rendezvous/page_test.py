@@ -358,6 +358,7 @@ def check_texts(page: browser.Browser) -> None:
     assert f"RuntimeError: {MARKUP}" in page.text(), page.text()
     reason = page.evaluate("document.getElementById('reason').textContent")
     assert reason.startswith("Generation 0 failed: rank "), reason
+    assert reason.endswith(f": RuntimeError: {MARKUP}"), reason
 
 
 def check_timeline(page: browser.Browser) -> None:

@@ -88,6 +88,26 @@ TEST_F(TopScreenTest, TellsOfTheJobFirst) {
   EXPECT_EQ(lines()[2], "no answer");
 }
 
+// The reason of a failure is at the end of a long line.
+TEST_F(TopScreenTest, OnATallTerminalLongLinesGoOnInFurtherRows) {
+  JobView view = job_of(20);
+  view.last_failure =
+      "rank 1 (local rank 1 on vm, pid 25752) exited with code 1: train_digits: "
+      "write run/step-80.pt: No space left on device";
+  screen_.show(view);
+  const std::vector<std::string> seen = lines({.columns = 80, .rows = 24});
+  EXPECT_EQ(seen[1], "  12 min left | restarts: 1 of 3 used");
+  EXPECT_THAT(seen[2], StartsWith("last failure: rank 1 (local rank 1 on vm, pid 25752)"));
+  EXPECT_THAT(seen[3], testing::EndsWith("No space left on device"));
+  EXPECT_EQ(seen[4], "20 ranks by trouble");
+  view.last_failure = std::string(50, 'x');
+  for (int i = 0; i < 20; ++i) view.last_failure += " " + std::string(50, 'x');
+  screen_.show(view);
+  EXPECT_THAT(lines({.columns = 80, .rows = 24})[5], testing::EndsWith("xxx~"));
+  EXPECT_EQ(lines({.columns = 80, .rows = 24})[6], "20 ranks by trouble");
+  EXPECT_EQ(lines({.columns = 80, .rows = 19})[2], "20 ranks by trouble");
+}
+
 TEST_F(TopScreenTest, SaysHowLongTheGenerationRuns) {
   JobView view = job_of(2);
   view.generation_age = std::chrono::milliseconds(2100);
