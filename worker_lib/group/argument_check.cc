@@ -17,6 +17,10 @@ std::string known_dtypes() {
   return joined_with_and(names);
 }
 
+bool is_like(const torch::Tensor& tensor, const torch::Tensor& like) {
+  return tensor.scalar_type() == like.scalar_type() && tensor.sizes() == like.sizes();
+}
+
 std::string element(const char* name, std::size_t index) { return concat(name, "[", index, "]"); }
 
 // The memory range of a contiguous tensor. const_data_ptr does not materialize a lazy copy.
@@ -34,6 +38,16 @@ Extent extent_of(const torch::Tensor& tensor, std::size_t index = 0) {
   if (tensor.numel() == 0) return {0, 0, index};
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
   return {begin, begin + tensor.nbytes(), index};
+}
+
+// Returns the memory of the tensors that have any, in its order.
+std::vector<Extent> sorted_extents(TensorList list) {
+  std::vector<Extent> extents;
+  extents.reserve(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) extents.push_back(extent_of(list[i], i));
+  std::erase_if(extents, [](const Extent& extent) { return extent.is_empty(); });
+  std::ranges::sort(extents, {}, &Extent::begin);
+  return extents;
 }
 
 }  // namespace
@@ -107,6 +121,13 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
   refuse(name, " must be contiguous, but has strides ", text_of(tensor.strides()), " for shape ",
          text_of(tensor.sizes()), "; pass ", name,
          ".contiguous(), and copy the result back where it is written");
+}
+
+void ArgumentCheck::explain_unlike(const std::string& name, const torch::Tensor& tensor,
+                                   const std::string& like_name, const torch::Tensor& like) {
+  if (!is_sound(tensor)) explain(name, tensor);
+  refuse(name, " must be like ", like_name, ", ", dtype_and_shape(like), ", but is ",
+         dtype_and_shape(tensor));
 }
 
 void ArgumentCheck::list(const char* name, TensorList list) {
@@ -203,10 +224,23 @@ void ArgumentCheck::one_per_rank(const char* name, TensorList list, const char* 
                                  const torch::Tensor& like) {
   must_be_one_per_rank(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!is_sound(list[i])) explain(element(name, i), list[i]);
-    if (list[i].scalar_type() != like.scalar_type() || list[i].sizes() != like.sizes()) {
-      refuse(element(name, i), " must be like ", like_name, ", ", dtype_and_shape(like),
-             ", but is ", dtype_and_shape(list[i]));
+    if (is_sound(list[i]) && is_like(list[i], like)) continue;
+    explain_unlike(element(name, i), list[i], like_name, like);
+  }
+}
+
+void ArgumentCheck::list_per_rank(const char* name,
+                                  const std::vector<std::vector<torch::Tensor>>& lists,
+                                  const char* like_name, TensorList like) {
+  if (lists.size() != static_cast<std::size_t>(size_)) {
+    refuse(name, " must hold one list per rank, ", size_, ", but holds ", lists.size());
+  }
+  for (std::size_t r = 0; r < lists.size(); ++r) {
+    const std::vector<torch::Tensor>& list = lists[r];
+    if (list.size() != like.size()) as_many(element(name, r).c_str(), list, like_name, like);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (is_sound(list[i]) && is_like(list[i], like[i])) continue;
+      explain_unlike(element(element(name, r).c_str(), i), list[i], element(like_name, i), like[i]);
     }
   }
 }
@@ -228,15 +262,15 @@ void ArgumentCheck::roots_values(const char* name, std::size_t given, int root) 
 }
 
 void ArgumentCheck::written_apart(const char* name, TensorList list) const {
-  std::vector<Extent> extents;
-  extents.reserve(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i) extents.push_back(extent_of(list[i], i));
-  std::erase_if(extents, [](const Extent& extent) { return extent.is_empty(); });
-  std::ranges::sort(extents, {}, &Extent::begin);
+  written_apart(list, [name](std::size_t i) { return element(name, i); });
+}
+
+void ArgumentCheck::written_apart(TensorList list, const NameOf& name_of) const {
+  const std::vector<Extent> extents = sorted_extents(list);
   const auto clash = std::ranges::adjacent_find(
       extents, [](const Extent& left, const Extent& right) { return left.overlaps(right); });
   if (clash == extents.end()) return;
-  refuse(element(name, clash->index), " and ", element(name, std::next(clash)->index),
+  refuse(name_of(clash->index), " and ", name_of(std::next(clash)->index),
          " share memory, but each is written");
 }
 
@@ -249,6 +283,21 @@ void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
     if (!own.overlaps(other) || is_own) continue;
     refuse(name, " shares memory with ", element(list_name, i),
            "; it may only be the same memory as ", list_name, "[rank]");
+  }
+}
+
+void ArgumentCheck::apart_or_own_part(const char* name, TensorList read, TensorList parts,
+                                      const NameOf& name_of) const {
+  const std::vector<Extent> written = sorted_extents(parts);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const std::size_t own_part = rank_ * read.size() + i;
+    const Extent own = extent_of(read[i]);
+    auto other = std::ranges::upper_bound(written, own.begin, {}, &Extent::end);
+    for (; other != written.end() && own.overlaps(*other); ++other) {
+      if (other->index == own_part && own.is_same(*other)) continue;
+      refuse(element(name, i), " shares memory with ", name_of(other->index),
+             "; it may only be the same memory as ", name_of(own_part));
+    }
   }
 }
 

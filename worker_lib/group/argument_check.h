@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ inline Duration left(const Deadline& deadline) {
 
 class ArgumentCheck {
  public:
+  // Returns the name of the tensor at a place of a list. It is called for errors only.
+  using NameOf = std::function<std::string(std::size_t)>;
+
   // call: "all_reduce". The strings and the devices are kept by pointer.
   ArgumentCheck(const char* call, const DeviceTypes& devices, int rank, int size)
       : call_(call), devices_(devices), rank_(rank), size_(size) {}
@@ -53,6 +57,9 @@ class ArgumentCheck {
   // Expects one tensor per rank, each valid by itself and of the shape and dtype of `like`.
   void one_per_rank(const char* name, TensorList list, const char* like_name,
                     const torch::Tensor& like);
+  // Expects one list per rank, each with tensors of the shapes and dtypes of `like`.
+  void list_per_rank(const char* name, const std::vector<std::vector<torch::Tensor>>& lists,
+                     const char* like_name, TensorList like);
 
   // Expects at least one tensor, each valid by itself.
   void list(const char* name, TensorList list);
@@ -86,10 +93,17 @@ class ArgumentCheck {
 
   // Expects that no two tensors that are written share memory.
   void written_apart(const char* name, TensorList list) const;
+  void written_apart(TensorList list, const NameOf& name_of) const;
 
   // Checks that `tensor` shares no memory with the list, or is exactly list[own rank].
   void apart_or_own(const char* name, const torch::Tensor& tensor, const char* list_name,
                     TensorList list) const;
+
+  // Checks that no tensor that is read shares memory with `parts`, the ranks' parts of what is
+  // written, all parts of rank 0 first. Exception: it may be exactly this rank's part at the same
+  // index. REQUIRES: written_apart().
+  void apart_or_own_part(const char* name, TensorList read, TensorList parts,
+                         const NameOf& name_of) const;
 
   // Checks that no tensor that is written shares memory with one that is read. Exception: it may be
   // exactly this rank's share of the tensor at the same index.
@@ -134,6 +148,8 @@ class ArgumentCheck {
   void must_be_rank(const char* name, int rank) const;
   void must_be_one_per_rank(const char* name, TensorList list) const;
   [[noreturn]] void explain(const std::string& name, const torch::Tensor& tensor) const;
+  [[noreturn]] void explain_unlike(const std::string& name, const torch::Tensor& tensor,
+                                   const std::string& like_name, const torch::Tensor& like);
 
   const char* call_;
   const DeviceTypes& devices_;

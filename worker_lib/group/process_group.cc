@@ -410,19 +410,15 @@ Work ProcessGroup::all_gather_coalesced(const std::vector<std::vector<torch::Ten
                                         const CollectiveOptions& options) {
   Call call(*this, "all_gather_coalesced", FlightCall::kAllGatherCoalesced);
   call.check.list("inputs", inputs);
+  call.check.list_per_rank("outputs", outputs, "inputs", inputs);
   std::vector<torch::Tensor> all;
-  for (const std::vector<torch::Tensor>& of_rank : outputs) {
-    call.check.as_many("outputs of a rank", of_rank, "inputs", inputs);
+  for (const std::vector<torch::Tensor>& of_rank : outputs)
     all.insert(all.end(), of_rank.begin(), of_rank.end());
-  }
-  call.check.written_apart("outputs", all);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::string input = concat("inputs[", i, "]");
-    std::vector<torch::Tensor> like_it;
-    for (const std::vector<torch::Tensor>& of_rank : outputs) like_it.push_back(of_rank[i]);
-    call.check.one_per_rank("outputs", like_it, input.c_str(), inputs[i]);
-    call.check.apart_or_own(input.c_str(), inputs[i], "outputs", like_it);
-  }
+  const auto name_of = [&](std::size_t part) {
+    return concat("outputs[", part / inputs.size(), "][", part % inputs.size(), "]");
+  };
+  call.check.written_apart(all, name_of);
+  call.check.apart_or_own_part("inputs", inputs, all, name_of);
   call.written = all;
   return call.all_gather(all, inputs, options);
 }
@@ -445,12 +441,12 @@ Work ProcessGroup::all_gather_into_tensor_coalesced(const std::vector<torch::Ten
   call.check.list("inputs", inputs);
   call.check.parts_of_each("outputs", outputs, "inputs", inputs);
   call.check.written_apart("outputs", outputs);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    call.check.apart_or_own("inputs", inputs[i], "an output's parts",
-                            equal_parts(outputs[i], size()));
-  }
+  const std::vector<torch::Tensor> parts = equal_parts(outputs, size());
+  call.check.apart_or_own_part("inputs", inputs, parts, [&](std::size_t part) {
+    return concat("rank ", part / inputs.size(), "'s part of outputs[", part % inputs.size(), "]");
+  });
   call.written = outputs;
-  return call.all_gather(equal_parts(outputs, size()), inputs, options);
+  return call.all_gather(parts, inputs, options);
 }
 
 Work ProcessGroup::reduce_scatter(const torch::Tensor& output,

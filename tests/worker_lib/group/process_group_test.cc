@@ -486,22 +486,55 @@ TEST_F(ProcessGroupTest, RefusesListsAndPartsThatDoNotFitByName) {
                    const Tensor one = torch::zeros({1});
                    group.broadcast_coalesced({one, one});
                  }},
-       WrongCall{"all_gather_coalesced: outputs must hold one tensor per rank, 3, but holds 2",
+       WrongCall{"all_gather_coalesced: outputs must hold one list per rank, 3, but holds 2",
                  [](auto& group) {
                    group.all_gather_coalesced({{torch::zeros({1})}, {torch::zeros({1})}},
                                               {torch::zeros({1})});
                  }},
        WrongCall{
-           "all_gather_coalesced: outputs of a rank must hold as many tensors as inputs, 1, but "
-           "holds 2",
-           [](auto& group) { group.all_gather_coalesced({two_of_three()}, {torch::zeros({1})}); }},
+           "all_gather_coalesced: outputs[1] must hold as many tensors as inputs, 2, but holds 3",
+           [](auto& group) {
+             group.all_gather_coalesced({two_of_three(), three(), two_of_three()}, two_of_three());
+           }},
        WrongCall{
-           "all_gather_coalesced: outputs[1] must be like inputs[0], Float of shape [1], but is "
-           "Float of shape [2]",
+           "all_gather_coalesced: outputs[2][1] must be like inputs[1], Float of shape [2], but is "
+           "Float of shape [1]",
            [](auto& group) {
              group.all_gather_coalesced(
-                 {{torch::zeros({1})}, {torch::zeros({2})}, {torch::zeros({1})}},
-                 {torch::zeros({1})});
+                 {two_of_three(), two_of_three(), {torch::zeros({2}), torch::zeros({1})}},
+                 two_of_three());
+           }},
+       WrongCall{"all_gather_coalesced: outputs[0][1] must be dense, but its layout is Sparse",
+                 [](auto& group) {
+                   const Tensor sparse = torch::zeros({2}).to_sparse();
+                   group.all_gather_coalesced(
+                       {{torch::zeros({2}), sparse}, two_of_three(), two_of_three()},
+                       two_of_three());
+                 }},
+       WrongCall{"all_gather_coalesced: outputs[0][1] and outputs[2][0] share memory, but each is "
+                 "written",
+                 [](auto& group) {
+                   const Tensor whole = torch::zeros({3});
+                   group.all_gather_coalesced({{torch::zeros({2}), whole.narrow(0, 0, 2)},
+                                               two_of_three(),
+                                               {whole.narrow(0, 1, 2), torch::zeros({2})}},
+                                              two_of_three());
+                 }},
+       WrongCall{
+           "all_gather_coalesced: inputs[0] shares memory with outputs[2][1]; it may only be the "
+           "same memory as outputs[1][0]",
+           [](auto& group) {
+             const std::vector<Tensor> inputs = two_of_three();
+             group.all_gather_coalesced(
+                 {two_of_three(), two_of_three(), {torch::zeros({2}), inputs[0]}}, inputs);
+           }},
+       WrongCall{
+           "all_gather_coalesced: inputs[1] shares memory with outputs[1][0]; it may only be the "
+           "same memory as outputs[1][1]",
+           [](auto& group) {
+             const std::vector<Tensor> inputs = two_of_three();
+             group.all_gather_coalesced(
+                 {two_of_three(), {inputs[1], torch::zeros({2})}, two_of_three()}, inputs);
            }},
        WrongCall{
            "all_gather_into_tensor: output must hold 3 times the elements of input, Float of shape "
@@ -520,6 +553,13 @@ TEST_F(ProcessGroupTest, RefusesListsAndPartsThatDoNotFitByName) {
            [](auto& group) {
              group.all_gather_into_tensor_coalesced(two_of_three(), {torch::zeros({2})});
            }},
+       WrongCall{"all_gather_into_tensor_coalesced: inputs[1] shares memory with rank 1's part of "
+                 "outputs[0]; it may only be the same memory as rank 1's part of outputs[1]",
+                 [](auto& group) {
+                   const Tensor whole = torch::zeros({6});
+                   group.all_gather_into_tensor_coalesced(
+                       {whole, torch::zeros({6})}, {torch::zeros({2}), whole.narrow(0, 2, 2)});
+                 }},
        WrongCall{
            "reduce_scatter_tensor: input must hold 3 times the elements of output, Float of shape "
            "[2], but is Double of shape [6]",

@@ -363,12 +363,22 @@ TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
       shares.push_back(put(torch::zeros({count})));
     }
     group.all_gather_into_tensor_coalesced(together, put(list_of(group.rank(), torch::kFloat32)));
-    std::vector<Tensors> apart;
+    const auto mixed_list_of = [&](int rank) {
+      Tensors list = list_of(rank, torch::kFloat32);
+      list[2] = list[2].to(torch::kUInt8);
+      return list;
+    };
+    std::vector<Tensors> apart, in_place;
     for (int r = 0; r < group.size(); ++r) {
       apart.emplace_back();
-      for (const std::int64_t count : counts) apart.back().push_back(put(torch::zeros({count})));
+      in_place.emplace_back();
+      for (const Tensor& one : mixed_list_of(r)) {
+        apart.back().push_back(put(torch::zeros_like(one)));
+        in_place.back().push_back(put(r == group.rank() ? one : torch::zeros_like(one)));
+      }
     }
-    group.all_gather_coalesced(apart, put(list_of(group.rank(), torch::kFloat32)));
+    group.all_gather_coalesced(apart, put(mixed_list_of(group.rank())));
+    group.all_gather_coalesced(in_place, in_place[static_cast<std::size_t>(group.rank())]);
     synchronize();
     group.reduce_scatter_tensor_coalesced(shares, together);
     synchronize();
@@ -380,8 +390,9 @@ TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
       EXPECT_TRUE(torch::equal(get(copies[i]).to(torch::kFloat64), roots));
       const Tensor gathered = get(together[i]);
       EXPECT_TRUE(torch::equal(gathered.to(torch::kInt32), torch::stack(of_all)));
-      for (std::size_t r = 0; r < apart.size(); ++r)
-        EXPECT_TRUE(torch::equal(get(apart[r][i]).to(torch::kInt32), of_all[r]));
+      for (const std::vector<Tensors>& outputs : {apart, in_place})
+        for (std::size_t r = 0; r < outputs.size(); ++r)
+          EXPECT_TRUE(torch::equal(get(outputs[r][i]).to(torch::kInt32), of_all[r]));
       EXPECT_TRUE(torch::equal(get(shares[i]), gathered[group.rank()] * group.size()));
     }
   });
