@@ -26,7 +26,7 @@ std::optional<Error> without_throwing(const std::string& path, Part&& part) {
 }  // namespace
 
 PieceReader::PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-                         std::vector<FileRange> pieces, const PieceLayout& layout,
+                         std::vector<FileRange> pieces, const PieceLayout* layout,
                          std::uint64_t room)
     : directory_(directory), manifest_(manifest), pieces_(std::move(pieces)), layout_(layout) {
   std::uint64_t most = room;
@@ -66,7 +66,9 @@ void PieceReader::begin_read() {
 }
 
 std::vector<PiecePart> PieceReader::parts_of(const FileRange& piece, char* buffer) const {
-  return layout_.parts(piece, layout_.cuts({&piece, 1}, piece.bytes()), buffer);
+  if (!layout_)
+    return {{.range = piece, .memory = buffer, .bytes = static_cast<std::size_t>(piece.bytes())}};
+  return layout_->parts(piece, layout_->cuts({&piece, 1}, piece.bytes()), buffer);
 }
 
 std::optional<Error> PieceReader::read(const FileRange& range, char* buffer) {

@@ -28,16 +28,18 @@ inline constexpr std::uint64_t kPieceBytes = 4 << 20;  // enough for the disk's 
 
 class PieceReader {
  public:
-  // Pieces of reading_order(). `directory`, `manifest` and `layout` must outlive this. room: the
-  // bytes of the buffer that a piece begins, at least its size. The caller may write after the
-  // piece.
+  // Pieces of reading_order(). `directory`, `manifest` and `layout` must outlive this. layout: null
+  // if all bytes lie in the buffer. room: the bytes of the buffer that a piece begins, at least its
+  // size. The caller may write after the piece.
   PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-              std::vector<FileRange> pieces, const PieceLayout& layout = kAllInBuffer,
+              std::vector<FileRange> pieces, const PieceLayout* layout = nullptr,
               std::uint64_t room = 0);
 
   struct Piece {
     FileRange range;
-    char* data = nullptr;  // the buffer, of range.bytes(), valid until the next call
+    // The buffer, of range.bytes(), valid until the next call. Bytes that the layout has elsewhere
+    // are not in it.
+    char* data = nullptr;
   };
   // Returns the next piece, whose bytes may still turn out to be damaged. nullopt: there is no
   // more, or a failure.
@@ -64,7 +66,7 @@ class PieceReader {
   const CheckpointDirectory& directory_;
   const CheckpointManifest& manifest_;
   const std::vector<FileRange> pieces_;
-  const PieceLayout& layout_;
+  const PieceLayout* const layout_;
   std::vector<std::string> paths_;  // of the manifest's files
   std::size_t next_ = 0;
   std::array<Slot, 2> slots_;

@@ -357,33 +357,43 @@ TEST_F(RestoreTest, ACheckpointThatVanishesIsNotTheLast) {
     });
 }
 
-// The copy of rank 1 vanishes while the ranks read.
-TEST_F(RestoreTest, AFileThatIsGoneForOneRankLeadsAllToAnother) {
+// The copy of rank 1 vanishes, or is cut off in a large tensor, while the ranks read.
+TEST_F(RestoreTest, AFileThatIsDamagedForOneRankLeadsAllToAnother) {
   Interruption schedule;
   ThreadWorld(1).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
     for (const int step : {1, 2}) {
-      Wide training(6);
+      Wide training(12);
       training.fill(step);
       training.state.scheduler = &schedule;
       manager.save(step, training.state);
     }
   });
-  const TemporaryDirectory other;
-  fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
-  ThreadWorld(2).run([&](ProcessGroup& group) {
-    CheckpointOptions options = reading_;
-    Interruption own;
-    if (group.rank() == 1) {
-      options.directory = other.path();
-      own.then = [&] { fs::remove(other / "step-000000000002.pt"); };
-    }
-    Wide training(6);
-    training.state.scheduler = &own;
-    const Restored restored = CheckpointManager(group, 0, options).restore(training.state);
-    EXPECT_EQ(restored.step, 1);
-    EXPECT_TRUE(training.is(1));
-  });
+  for (const std::int64_t kept_mib : {0, 18, 22}) {
+    const TemporaryDirectory other;
+    fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      CheckpointOptions options = reading_;
+      Interruption own;
+      if (group.rank() == 1) {
+        options.directory = other.path();
+        own.then = [&, path = other / "step-000000000002.pt"] {
+          if (kept_mib == 0)
+            fs::remove(path);
+          else if (fs::file_size(path) > static_cast<std::uintmax_t>(kept_mib * kMiB))
+            fs::resize_file(path, static_cast<std::uintmax_t>(kept_mib * kMiB));
+        };
+      }
+      Wide training(12);
+      training.state.scheduler = &own;
+      const Restored restored = CheckpointManager(group, 0, options).restore(training.state);
+      EXPECT_EQ(restored.step, 1) << kept_mib;
+      if (kept_mib > 0) {
+        EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr(concat(kept_mib * kMiB, " bytes"))));
+      }
+      EXPECT_TRUE(training.is(1)) << kept_mib;
+    });
+  }
 }
 
 // The bytes are not read for that: they are damaged.
@@ -434,19 +444,31 @@ TEST_F(RestoreTest, ACheckpointOfAnotherModelChangesNothing) {
   });
 }
 
-// Two parameters that share their memory, saved by a model whose parameters do not.
+// Two parameters that share their memory, saved by a model whose parameters do not. Large ones are
+// read into their own memory if it is not shared.
 TEST_F(RestoreTest, TensorsThatShareMemoryTakeTheLastValueAsACopyWould) {
-  ThreadWorld(1).run([&](ProcessGroup& group) {
-    CheckpointManager manager(group, 0, options_);
-    TrainingState saved{.tensors = {{"a", torch::full({5}, 1.0)}, {"b", torch::full({5}, 2.0)}},
-                        .has_position = false};
-    manager.save(1, saved);
-    const torch::Tensor shared = torch::zeros({8});
-    TrainingState state{.tensors = {{"a", shared.narrow(0, 0, 5)}, {"b", shared.narrow(0, 3, 5)}},
-                        .has_position = false};
-    manager.restore(state);
-    EXPECT_TRUE(torch::equal(shared, torch::tensor({1.f, 1.f, 1.f, 2.f, 2.f, 2.f, 2.f, 2.f})));
-  });
+  int step = 0;
+  for (const std::int64_t count : {5, 300'000}) {
+    ++step;
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      const TrainingState saved{
+          .tensors = {{"a", torch::full({count}, 1.0)}, {"b", torch::full({count}, 2.0)}},
+          .has_position = false};
+      CheckpointManager(group, 0, options_).save(step, saved);
+    });
+    for (const int ranks : {1, 2})
+      for (const std::int64_t begin : {std::int64_t{0}, count - 2})
+        ThreadWorld(ranks).run([&](ProcessGroup& group) {
+          const torch::Tensor shared = torch::zeros({begin + count});
+          TrainingState state{
+              .tensors = {{"a", shared.narrow(0, 0, count)}, {"b", shared.narrow(0, begin, count)}},
+              .has_position = false};
+          EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(state).step, step);
+          EXPECT_TRUE(torch::equal(
+              shared, torch::cat({torch::full({begin}, 1.0), torch::full({count}, 2.0)})))
+              << count << " from " << begin << ", " << ranks << " ranks";
+        });
+  }
 }
 
 TEST_F(RestoreTest, EachRankGetsWhatItHadStraightFromTheFile) {

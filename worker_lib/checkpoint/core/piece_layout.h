@@ -35,15 +35,14 @@ struct PiecePart {
 
 class PieceLayout {
  public:
-  PieceLayout() = default;  // of files without large tensors
   // tensors: of each file sorted, and not overlapping.
   explicit PieceLayout(LargeTensors tensors) : tensors_(std::move(tensors)) {}
 
-  // Returns the ends of the parts of pieces that are exchanged, as offsets from their begins. The
-  // last one is `bytes`, which no piece exceeds.
+  // Returns the ends of the parts of pieces that are exchanged, as offsets from the start of a
+  // piece. The last one is `bytes`, which no piece exceeds.
   std::vector<std::uint64_t> cuts(std::span<const FileRange> pieces, std::uint64_t bytes) const;
-  // Returns the parts of a piece. cuts: of pieces that this one is among. buffer: for as many bytes
-  // as the last cut.
+  // Returns the parts of a piece. cuts: computed for a list that has this piece. buffer: for as
+  // many bytes as the last cut.
   std::vector<PiecePart> parts(const FileRange& piece, std::span<const std::uint64_t> cuts,
                                char* buffer) const;
 
@@ -52,7 +51,5 @@ class PieceLayout {
 
   LargeTensors tensors_;
 };
-
-inline const PieceLayout kAllInBuffer;
 
 }  // namespace ddprun
