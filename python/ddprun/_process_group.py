@@ -938,7 +938,8 @@ def create(options, kind=ProcessGroup):
     RuntimeError
         If this PyTorch is too old.
     """
-    if torch.__version__ < _OLDEST_PYTORCH:
+    # Builds of NVIDIA are called 2.1.0a0, which TorchVersion takes for older than 2.1.
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_PYTORCH:
         raise RuntimeError(
             f"the backend ddprun needs PyTorch {'.'.join(map(str, _OLDEST_PYTORCH))} or newer, "
             f"this is {torch.__version__}")

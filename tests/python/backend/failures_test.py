@@ -438,13 +438,19 @@ class Loading(unittest.TestCase):
         self.assertRegex(said, "^[^\n]*environment variable RANK expected, but not set\n$")
 
     def test_an_old_pytorch_is_refused(self):
-        said = output_of(
-            "import torch, ddprun, torch.distributed as dist\n"
-            "torch.__version__ = type(torch.__version__)('2.0.1+cpu')\n"
-            "try: dist.init_process_group('ddprun', store=dist.HashStore(), rank=0, world_size=1)\n"
-            "except RuntimeError as error: print(error)")
+        def said_with(version):
+            return output_of(
+                "import torch, ddprun, torch.distributed as dist\n"
+                f"torch.__version__ = type(torch.__version__)('{version}')\n"
+                "store = dist.HashStore()\n"
+                "try: dist.init_process_group('ddprun', store=store, rank=0, world_size=1)\n"
+                "except RuntimeError as error: print(error)")
+
         self.assertEqual(
-            said, "the backend ddprun needs PyTorch 2.1 or newer, this is 2.0.1+cpu\n")
+            said_with("2.0.1+cpu"),
+            "the backend ddprun needs PyTorch 2.1 or newer, this is 2.0.1+cpu\n")
+        for version in "2.1.0", "2.1.0a0+32f93b1":
+            self.assertEqual(said_with(version), "")
 
     def test_a_store_without_check_is_asked_for_keys(self):
         from ddprun import _process_group
