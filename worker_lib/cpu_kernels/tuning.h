@@ -30,8 +30,8 @@ namespace ddprun {
 //                 100 MiB by a third.
 //   in place      The size at which 4 ranks are as fast as with staging; 2 ranks gain from 4 KiB
 //                 on.
-//   pull          Below this size it gains nowhere. Above, it takes between half and twice the
-//                 time of staging, depending on the processor, hence the trial.
+//   pull          Smaller pieces were not tried. From this size on it takes between half and twice
+//                 the time of staging, depending on the processor, hence the trial.
 struct CpuTuning {
   // How long a wait spins before it sleeps, if every rank of the machine has a core.
   Duration spin = std::chrono::microseconds(20);

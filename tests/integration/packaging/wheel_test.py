@@ -206,7 +206,7 @@ def try_with_pytorch(python: pathlib.Path, version: str) -> None:
                               capture_output=True, check=False)
         works = [part for part in ("collectives", "DistributedDataParallel")
                  if done.stdout.count(part) == 2]
-        backend = f"; backend: {', '.join(works)}"
+        backend = "; backend: collectives, DistributedDataParallel"
         assert done.returncode == 0 and len(works) == 2, done.stdout + done.stderr
     print(f"torch {version or 'not installed'}: import, report_progress, launch{backend}",
           flush=True)
