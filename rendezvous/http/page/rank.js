@@ -5,6 +5,7 @@
 import {give, isDashboard, learnRights, mayAct, whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
 
+export const TRY_AGAIN_MS = 10000; // after a stream was refused
 const MOST_LINES = 200;
 const MOST_CHARACTERS = 65536;
 
@@ -24,16 +25,17 @@ function lastLines(text) {
   return kept.slice(-MOST_LINES - 1).join("\n");
 }
 
-// Returns why the stream of this path was refused. EventSource does not say it.
+// Returns why the stream of this path was refused, and whether that may change by itself. EventSource
+// does not say it.
 async function whyRefused(path) {
   try {
     const answer = await fetch(path);
-    if (!answer.ok) return (await answer.text()).trim();
+    if (!answer.ok) return [(await answer.text()).trim(), answer.status >= 500];
     await answer.body.cancel();
   } catch {
     // It does not answer.
   }
-  return "It was refused: open the rank again.";
+  return ["it was refused", true];
 }
 
 // Follow: shows what a stream sends, in an element.
@@ -70,8 +72,10 @@ class Follow {
       note.textContent = "not connected";
       if (this.source.readyState !== EventSource.CLOSED) return;
       this.isEnded = true;
-      const why = await whyRefused(path);
-      if (!this.isClosed) note.textContent = why;
+      const [why, isForNow] = await whyRefused(path);
+      if (this.isClosed) return;
+      note.textContent = isForNow ? `${why}; trying again` : why;
+      if (isForNow) setTimeout(() => { this.isDueAgain = true; }, TRY_AGAIN_MS);
     };
   }
 
@@ -85,10 +89,11 @@ let followed = null; // {section, state, follows}: what is open now
 
 // Opens the streams of this section of rankOf(), and closes those of another one. null: closes all.
 // state: of the job. A stream that the service has ended or refused is opened again in another state:
-// there may be a new run of the job. isOver: the job has ended, so no stream is opened. An open one
-// still has the last lines.
+// there may be a new run of the job. One that was refused for now is also opened again after a while.
+// isOver: the job has ended, so no stream is opened. An open one still has the last lines.
 export function follow(section, state, isOver) {
-  const isOld = followed?.follows[0].isEnded && followed.state !== state;
+  const isOld = followed?.follows[0].isEnded
+    && (followed.state !== state || followed.follows[0].isDueAgain);
   if (followed?.section === section && !isOld) return;
   followed?.follows.forEach((one) => one.close());
   followed = null;
