@@ -89,6 +89,16 @@ TEST(Picture, SaysWhyTheLastGenerationFailed) {
   }
 }
 
+TEST(Picture, SaysWhatIsWrongWithLogFilesAndOnHowManyNodes) {
+  const auto trouble = [](const char* nodes) {
+    return view_of(Json::parse(concat(R"({"job": {"nodes": )", nodes, "}}"))).log_trouble;
+  };
+  EXPECT_EQ(trouble(R"([{"host": "a"}, 7, {"host": "b", "log_trouble": 7}])"), "");
+  EXPECT_EQ(trouble(R"([{"host": "a"}, {"host": "b", "log_trouble": "full"}])"), "b: full");
+  EXPECT_EQ(trouble(R"([{"host": "b", "log_trouble": "full"}, {"host": "c", "log_trouble": "x"}])"),
+            "b: full; also on 1 other node");
+}
+
 TEST(Picture, HasTheLongerListOfRanks) {
   const auto ranks = [](const char* text) { return view_of(Json::parse(text)).ranks; };
   EXPECT_EQ(ranks(R"({"job": {"id": "j", "ranks": [{"rank": 0}, {"rank": 1}]},

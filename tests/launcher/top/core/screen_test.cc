@@ -118,6 +118,13 @@ TEST_F(TopScreenTest, NamesRanksThatWaitForLongAndThoseThatDoNot) {
   EXPECT_EQ(lines()[2], "2 ranks by trouble") << "such ranks do not exist";
 }
 
+TEST_F(TopScreenTest, SaysWhatIsWrongWithLogFiles) {
+  JobView view = job_of(2);
+  view.log_trouble = "node0: log files are not written\x1b[1m";
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], printable_text(view.log_trouble));
+}
+
 TEST_F(TopScreenTest, WhoIsInTroubleComesFirst) {
   EXPECT_EQ(ranks(), (std::vector{1, 2, 0, 3, 4, 5, 6}));
   EXPECT_EQ(screen_.selected(), 1);
