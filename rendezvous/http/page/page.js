@@ -5,6 +5,7 @@
 import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct,
   whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
+import {bytes, count, duration} from "./numbers.js";
 import {commandsOf, failuresOfRank, follow, rankOf} from "./rank.js";
 
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
@@ -33,19 +34,9 @@ const byId = (id) => document.getElementById(id);
 
 // --- numbers as text -------------------------------------------------------------------------------
 
-function duration(ms) {
-  const s = Math.max(0, ms) / 1000;
-  if (s < 10) return `${s.toFixed(1)} s`;
-  if (s < 100) return `${Math.round(s)} s`;
-  if (s < 6000) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
-  if (s < 360000) return `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
-}
-
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 // Without steps, lost work is not known: see goodput.md.
 const goodput = (times) => (times.steps_reported ? "" : "≤ ") + percent(times.goodput);
-const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const clock = (time) => new Date(time).toLocaleTimeString();
 const moment = (time) => new Date(time).toLocaleString();
 
@@ -369,8 +360,9 @@ function nodesOf(job) {
           "data-rank": rank, "data-class": `is-${kind}`}, rank));
       }
     }
-    return [node.node_rank, node.host, make("span", kind === "lost" ? {class: "bad"} : {}, text),
-      ranks, make("span", {"data-node": node.node_rank ?? ""}, stepOfNode(job, node))];
+    return [node.node_rank, node.host, make("div", {},
+      make("span", kind === "lost" ? {class: "bad"} : {}, text),
+      node.log_trouble ? make("p", {class: "bad"}, node.log_trouble) : null), ranks, make("span", {"data-node": node.node_rank ?? ""}, stepOfNode(job, node))];
   });
   return make("section", {}, make("h2", {}, "Nodes and ranks"),
     table([["node", "number"], ["host", "name"], ["state", ""], ["ranks", ""], ["step", "number"]],
@@ -384,14 +376,6 @@ function nodesOf(job) {
 const LEGEND = "▼12: 12 steps behind · ◷: in one collective for 10 s or longer · !: slow · " +
   "‖: stopped · ✕: failed · ✓: done · lines: solid for its processor, dotted for its memory " +
   "against that of the largest rank";
-
-function bytes(number) {
-  if (number === undefined) return undefined;
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let i = 0;
-  for (; number >= 1024 && i < units.length - 1; ++i) number /= 1024;
-  return `${number >= 100 || i === 0 ? Math.round(number) : number.toFixed(1)} ${units[i]}`;
-}
 
 const seconds = (number) => number === undefined ? undefined : duration(number * 1000);
 const share = (number) => number === undefined ? undefined : `${number} %`;
@@ -469,6 +453,14 @@ function waitsOf(job) {
   return `${named(waiting, "has", "have")} waited ${LONG_WAIT_S} s or longer in a collective${
     others.length > 0 ? `; ${named(others, "has not", "have not")}` : ""}${
     hidden > 0 ? `; ${count(hidden, "rank")} ${hidden === 1 ? "is" : "are"} not shown` : ""}`;
+}
+
+// Returns what is wrong with the log files of nodes. Empty: nothing is.
+function logTroubleOf(job) {
+  const [first, ...others] = job.nodes.filter((node) => node.log_trouble);
+  if (!first) return "";
+  return `${first.host}: ${first.log_trouble}${
+    others.length > 0 ? `; also on ${count(others.length, "other node")}` : ""}`;
 }
 
 const setText = (element, text) => {
@@ -694,10 +686,8 @@ function render() {
     const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
-    ["waits", [waitsOf(job)], () => {
-      const text = waitsOf(job);
-      return text && make("p", {class: "bad", id: "waits"}, text);
-    }],
+    ...[["waits", waitsOf(job)], ["log-trouble", logTroubleOf(job)]].map(([key, text]) =>
+      [key, [text], () => text && make("p", {class: "bad", id: key}, text)]),
     ["progress", [id, progressOf(job)], () => progressOfJob(job)],
     ["actions", [id, buttonsOf(job)], () => actionsOf(job, () => generationOf(id), render)],
     ["goodput", [id, times], () => goodputOf(job)],
@@ -706,7 +696,7 @@ function render() {
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)],
         ["rank-details", [id, rank, isDashboard(), whyNoOutput(), mayAct()],
           () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id), render)],
-        ...(isDashboard() ? [] : [["rank-elsewhere", [id, rank, row?.host, whyNoOutput()],
+        ...(isDashboard() ? [] : [["rank-elsewhere", [id, rank, row?.host, whyNoOutput(), mayAct()],
           () => commandsOf(id, rank, row?.host)]]),
         ["rank-restarts", [id, rank, failures, generations],
           () => restartsOfRank(job, rank, failuresOfRank(job, rank))]]),
