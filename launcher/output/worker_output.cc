@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "base/terminal_text.h"
@@ -76,10 +76,10 @@ bool WorkerOutput::must_wait() {
 
 std::size_t WorkerOutput::read_some() {
   if (!input_.is_open()) return 0;
-  static thread_local std::array<char, kReadBytes> buffer;
+  // Not within the thread's own memory, which is cleared at the start of each thread.
+  thread_local const auto buffer = std::make_unique_for_overwrite<char[]>(kReadBytes);
   ssize_t size = 0;
-  while ((size = ::read(input_.native_handle(), buffer.data(), buffer.size())) < 0 &&
-         errno == EINTR) {
+  while ((size = ::read(input_.native_handle(), buffer.get(), kReadBytes)) < 0 && errno == EINTR) {
   }
   // A terminal that no process has open any more gives EIO.
   if (size == 0 || (size < 0 && errno == EIO)) {
@@ -87,7 +87,7 @@ std::size_t WorkerOutput::read_some() {
     return 0;
   }
   if (size < 0) return 0;
-  take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
+  take(std::string_view(buffer.get(), static_cast<std::size_t>(size)));
   return static_cast<std::size_t>(size);
 }
 

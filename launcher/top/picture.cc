@@ -53,7 +53,9 @@ std::string first_line(const Json& text) {
 // Returns what failed and, if it is known, why: the first line of the message, or the last line
 // that the worker wrote to stderr.
 std::string failure_text(const Json& failure) {
-  const std::string what = text_field(failure, "what");
+  std::string what = text_field(failure, "what");
+  if (const auto generation = integer_field(failure, "generation"))
+    what = concat("generation ", *generation, ": ", what);
   const Json& first = list_field(failure, "first");
   if (first.empty() || !first.front().is_object()) return what;
   const Json& end = first.front();
@@ -87,6 +89,10 @@ JobView view_of(const Json& picture) {
     view.generation = integer_field(job, "generation");
     view.restarts_used = integer_field(job, "restarts_used");
     view.max_restarts = integer_field(job, "max_restarts");
+    if (const auto age = integer_field(job, "generation_since_ms_ago");
+        age && view.phase == "running" && *age >= 0) {
+      view.generation_age = std::chrono::milliseconds(std::min(*age, to_ms(kLongestTimeout)));
+    }
     view.goodput = text_field(object_field(job, "times"), "what");
     const Json& failures = list_field(job, "failures");
     if (!failures.empty()) view.last_failure = failure_text(failures.back());

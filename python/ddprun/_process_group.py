@@ -55,8 +55,8 @@ _FEW_MESSAGES = 16
 _UNSET = AllreduceOptions().timeout
 # Before it had asyncOp, PyTorch did not tell a backend whether a call blocks.
 _TELLS_ASYNC = hasattr(AllreduceOptions(), "asyncOp")
-_OLDEST_PYTORCH = (2, 2)
-# In PyTorch 2.2 and 2.6 a Work in C++ does not keep its Python object, and then waits forever. 2.11
+_OLDEST_PYTORCH = (2, 1)
+# In PyTorch 2.1 to 2.6 a Work in C++ does not keep its Python object, and then waits forever. 2.11
 # keeps it. The versions between were not tried.
 _KEEPS_WORKS = torch.__version__ < (2, 11)
 _MOST_UNWAITED = 256

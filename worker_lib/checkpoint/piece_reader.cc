@@ -26,8 +26,9 @@ std::optional<Error> without_throwing(const std::string& path, Part&& part) {
 }  // namespace
 
 PieceReader::PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-                         std::vector<FileRange> pieces, std::uint64_t room)
-    : directory_(directory), manifest_(manifest), pieces_(std::move(pieces)) {
+                         std::vector<FileRange> pieces, const PieceLayout& layout,
+                         std::uint64_t room)
+    : directory_(directory), manifest_(manifest), pieces_(std::move(pieces)), layout_(layout) {
   std::uint64_t most = room;
   for (const FileRange& piece : pieces_) most = std::max(most, piece.bytes());
   for (Slot& slot : slots_)
@@ -64,7 +65,11 @@ void PieceReader::begin_read() {
   });
 }
 
-std::optional<Error> PieceReader::read(const FileRange& range, char* bytes) {
+std::vector<PiecePart> PieceReader::parts_of(const FileRange& piece, char* buffer) const {
+  return layout_.parts(piece, layout_.cuts({&piece, 1}, piece.bytes()), buffer);
+}
+
+std::optional<Error> PieceReader::read(const FileRange& range, char* buffer) {
   const std::string& path = paths_[range.file];
   if (open_file_ != range.file) {
     Result<UniqueFd> fd = open_regular_file(path);
@@ -74,15 +79,17 @@ std::optional<Error> PieceReader::read(const FileRange& range, char* bytes) {
     // The kernel then reads larger parts ahead. Where it cannot, the file is only read slower.
     (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
-  const auto size = static_cast<std::size_t>(range.bytes());
-  const ssize_t count = pread_all(fd_.get(), bytes, size, range.begin);
-  if (count < 0) return read_error(path, errno);
-  if (static_cast<std::size_t>(count) == size) return std::nullopt;
-  return wrong_size(path, range.begin + static_cast<std::uint64_t>(count),
-                    manifest_.files[range.file].bytes);
+  for (const PiecePart& part : parts_of(range, buffer)) {
+    const ssize_t count = pread_all(fd_.get(), part.memory, part.bytes, part.range.begin);
+    if (count < 0) return read_error(path, errno);
+    if (static_cast<std::size_t>(count) < part.bytes)
+      return wrong_size(path, part.range.begin + static_cast<std::uint64_t>(count),
+                        manifest_.files[range.file].bytes);
+  }
+  return std::nullopt;
 }
 
-std::optional<Error> PieceReader::digest(const FileRange& range, const char* data) {
+std::optional<Error> PieceReader::digest(const FileRange& range, char* buffer) {
   const WrittenFile& file = manifest_.files[range.file];
   const auto has_state = [&](std::uint64_t at) {
     return file.chain_bytes > 0 && at % file.chain_bytes == 0;
@@ -91,7 +98,7 @@ std::optional<Error> PieceReader::digest(const FileRange& range, const char* dat
     digest_ = std::make_unique<ChainedSha256>();
   else if (has_state(range.begin))
     digest_ = std::make_unique<ChainedSha256>(state_after(file, range.begin), range.begin);
-  digest_->add(data, static_cast<std::size_t>(range.bytes()));
+  for (const PiecePart& part : parts_of(range, buffer)) digest_->add(part.memory, part.bytes);
   const bool is_last = range.end == file.bytes;
   if (!is_last && !has_state(range.end)) return std::nullopt;
   const bool is_right =

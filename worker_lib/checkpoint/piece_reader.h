@@ -1,6 +1,7 @@
 // PieceReader: reads ranges of a checkpoint's files piece by piece, and compares each file with
 // its digest. While the caller uses a piece, one thread digests it and another one reads the next
-// piece. So the memory is two pieces, whatever the size of the files.
+// piece. So the memory is two pieces, whatever the size of the files. Bytes of large tensors are
+// read into the memory that the layout has for them.
 //
 //   PieceReader reader(directory, manifest, in_pieces(ranges, kPieceBytes));
 //   while (const auto piece = reader.next()) use(piece->range, piece->data);
@@ -17,7 +18,7 @@
 
 #include "base/task_queue.h"
 #include "base/unique_fd.h"
-#include "worker_lib/checkpoint/core/reading_order.h"
+#include "worker_lib/checkpoint/core/piece_layout.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/util/chained_sha256.h"
 
@@ -27,14 +28,16 @@ inline constexpr std::uint64_t kPieceBytes = 4 << 20;  // enough for the disk's 
 
 class PieceReader {
  public:
-  // Pieces of reading_order(). `directory` and `manifest` must outlive this. room: the bytes of
-  // memory that a piece begins, at least its size. The caller may write behind the piece.
+  // Pieces of reading_order(). `directory`, `manifest` and `layout` must outlive this. room: the
+  // bytes of the buffer that a piece begins, at least its size. The caller may write after the
+  // piece.
   PieceReader(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-              std::vector<FileRange> pieces, std::uint64_t room = 0);
+              std::vector<FileRange> pieces, const PieceLayout& layout = kAllInBuffer,
+              std::uint64_t room = 0);
 
   struct Piece {
     FileRange range;
-    char* data = nullptr;  // of range.bytes(), valid until the next call
+    char* data = nullptr;  // the buffer, of range.bytes(), valid until the next call
   };
   // Returns the next piece, whose bytes may still turn out to be damaged. nullopt: there is no
   // more, or a failure.
@@ -47,19 +50,21 @@ class PieceReader {
 
  private:
   // Each belongs to the reading thread, then to the caller and the digesting thread, which reads
-  // it; the caller may write behind the piece.
+  // it; the caller may write after the piece.
   struct Slot {
     std::unique_ptr<char[]> bytes;
     std::optional<Error> failure;
   };
 
   void begin_read();
-  std::optional<Error> read(const FileRange& range, char* bytes);
-  std::optional<Error> digest(const FileRange& range, const char* data);
+  std::vector<PiecePart> parts_of(const FileRange& piece, char* buffer) const;
+  std::optional<Error> read(const FileRange& range, char* buffer);
+  std::optional<Error> digest(const FileRange& range, char* buffer);
 
   const CheckpointDirectory& directory_;
   const CheckpointManifest& manifest_;
   const std::vector<FileRange> pieces_;
+  const PieceLayout& layout_;
   std::vector<std::string> paths_;  // of the manifest's files
   std::size_t next_ = 0;
   std::array<Slot, 2> slots_;

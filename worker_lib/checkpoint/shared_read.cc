@@ -10,11 +10,14 @@
 #include <utility>
 
 #include "base/concat.h"
+#include "worker_lib/checkpoint/core/piece_layout.h"
 #include "worker_lib/checkpoint/core/reading_order.h"
 #include "worker_lib/checkpoint/piece_reader.h"
 #include "worker_lib/checkpoint/search.h"
 #include "worker_lib/group/every_rank.h"
+#include "worker_lib/serialization/core/pickle_value.h"
 #include "worker_lib/util/error_bridge.h"
+#include "worker_lib/util/sha256.h"
 
 namespace ddprun {
 namespace {
@@ -69,7 +72,8 @@ std::uint64_t largest(const std::vector<std::vector<ReadPiece>>& pieces) {
 class RankReaders {
  public:
   RankReaders(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-              const std::vector<ReadPiece>& pieces, std::uint64_t room = 0)
+              const std::vector<ReadPiece>& pieces, const PieceLayout& layout = kAllInBuffer,
+              std::uint64_t room = 0)
       : pieces_(pieces) {
     std::vector<std::vector<FileRange>> ranges;
     for (const ReadPiece& piece : pieces_) {
@@ -78,7 +82,7 @@ class RankReaders {
     }
     for (std::vector<FileRange>& of_reader : ranges)
       readers_.push_back(
-          std::make_unique<PieceReader>(directory, manifest, std::move(of_reader), room));
+          std::make_unique<PieceReader>(directory, manifest, std::move(of_reader), layout, room));
   }
 
   // Do the same as PieceReader::next() and failure().
@@ -105,15 +109,70 @@ class RankReaders {
   std::optional<Error> failure_;
 };
 
-// Returns how many readers each rank has: as many as keep the processors digesting that the rank
-// may use, if the ranks are on one host. The same on every rank. Collective.
-int readers_of_each(ProcessGroup& group, Timeout timeout) {
+// Returns the tensors of the files that have at least `least` bytes, with the memory of those that
+// this rank reads on the CPU, by file. Ranks with the same outlines find the same.
+LargeTensors large_tensors(const std::vector<FileOutline>& outlines,
+                           const std::vector<std::vector<Destination>>& destinations,
+                           std::size_t least) {
+  LargeTensors result(outlines.size());
+  for (std::size_t file = 0; file < outlines.size(); ++file) {
+    std::vector<LargeTensor>& of_file = result[file];
+    for (const PickleTensor& tensor : outlines[file].archive().tree.tensors) {
+      const std::string_view bytes = tensor.storage.contents;
+      if (bytes.size() < least) continue;
+      const std::uint64_t begin = outlines[file].position_of(bytes);
+      of_file.push_back({begin, begin + bytes.size()});
+    }
+    std::ranges::sort(of_file, {}, &LargeTensor::begin);
+    const auto repeated = std::ranges::unique(of_file, {}, &LargeTensor::begin);
+    of_file.erase(repeated.begin(), repeated.end());
+    for (const Destination& one : destinations[file]) {
+      const auto found = std::ranges::lower_bound(of_file, one.at, {}, &LargeTensor::begin);
+      if (one.device.is_cpu() && found != of_file.end() && found->begin == one.at &&
+          found->end == one.at + one.bytes)
+        found->memory = static_cast<char*>(one.memory);
+    }
+  }
+  return result;
+}
+
+std::string bounds_of(const LargeTensors& tensors) {
+  std::string result;
+  for (const std::vector<LargeTensor>& of_file : tensors) {
+    for (const LargeTensor& tensor : of_file) result += concat(tensor.begin, "-", tensor.end, " ");
+    result += '\n';
+  }
+  return result;
+}
+
+// How the ranks read.
+struct ReadingPlan {
+  int readers = 1;  // of each rank
+  PieceLayout layout;
+};
+
+// Returns the same on every rank, except for the memory in the layout. There are as many readers as
+// keep the processors digesting that the rank may use, if the ranks are on one host. Ranks that do
+// not find the same large tensors read nothing into them directly. Collective.
+ReadingPlan agree_on_reading(ProcessGroup& group, const std::vector<FileOutline>& outlines,
+                             const std::vector<std::vector<Destination>>& destinations,
+                             Timeout timeout) {
+  // A round then has some hundred parts at most, which take less time than copies of their bytes.
+  const std::size_t least = static_cast<std::size_t>(group.size()) * (128 << 10);
   const int most = group.size() == 1 ? 4 : 2;
-  const auto possible = on_every_rank(group, kRestoring, timeout, [&]() -> json {
-    return static_cast<int>(std::thread::hardware_concurrency()) / group.size();
+  LargeTensors tensors;
+  const auto answers = on_every_rank(group, kRestoring, timeout, [&]() -> json {
+    if (group.size() == 1 || group.device().is_cpu())
+      tensors = large_tensors(outlines, destinations, least);
+    return {static_cast<int>(std::thread::hardware_concurrency()) / group.size(),
+            sha256_hex(bounds_of(tensors))};
   });
-  const json least = *std::ranges::min_element(possible);
-  return std::clamp(least.get<int>(), 1, most);
+  int readers = most;
+  for (const json& one : answers) {
+    readers = std::min(readers, one.at(0).get<int>());
+    if (one.at(1) != answers[0].at(1)) tensors.clear();
+  }
+  return {std::max(readers, 1), PieceLayout(std::move(tensors))};
 }
 
 torch::Tensor as_tensor(void* memory, std::uint64_t bytes, c10::Device device) {
@@ -122,63 +181,70 @@ torch::Tensor as_tensor(void* memory, std::uint64_t bytes, c10::Device device) {
 }
 
 // Exchange: passes each rank's piece to all ranks. Every round has one piece of each rank, and
-// whether that rank has failed. A piece in memory is sent from where it was read to.
+// whether that rank has failed. In memory of the CPU, a piece is sent from where it was read to,
+// and received where the layout has it.
 class Exchange {
  public:
   // readers: the ranks that have pieces at all.
-  Exchange(ProcessGroup& group, std::vector<int> readers, std::uint64_t piece_bytes,
-           Timeout timeout)
+  Exchange(ProcessGroup& group, std::vector<int> readers, const PieceLayout& layout,
+           std::uint64_t piece_bytes, Timeout timeout)
       : group_(group),
+        device_(group.size() == 1 ? c10::Device(c10::kCPU) : group.device()),
         readers_(std::move(readers)),
+        layout_(layout),
         timeout_(timeout),
-        row_bytes_(piece_bytes + kFlagBytes) {
-    const auto row = static_cast<std::int64_t>(row_bytes_);
-    const auto options = torch::dtype(torch::kUInt8).device(group.device());
-    empty_ = own_ = torch::zeros({row}, options);
-    if (is_alone()) return;
-    others_ = torch::zeros({group.size() - 1, row}, options);
-    for (int i = 0; i < group.size() - 1; ++i) rows_.push_back(others_[i]);
-    rows_.insert(rows_.begin() + group.rank(), own_);
+        row_bytes_(piece_bytes + kFlagBytes),
+        parts_(static_cast<std::size_t>(group.size())) {
+    if (group.size() == 1) return;
+    const std::int64_t rows = is_alone() ? 1 : group.size();
+    rows_ = torch::zeros({rows, static_cast<std::int64_t>(row_bytes_)},
+                         torch::dtype(torch::kUInt8).device(device_));
   }
 
-  // The bytes of memory that a piece for put() begins.
+  // The bytes of the buffer that a piece for put() begins.
   std::uint64_t room() const { return group_.size() == 1 ? 0 : row_bytes_; }
 
   // Takes this rank's piece, if there is one, for the next run().
   void put(const std::optional<PieceReader::Piece>& piece) {
-    if (group_.size() == 1) {
-      alone_ = piece;
-    } else if (piece && group_.device().is_cpu()) {
-      // The last piece is shorter. What follows it goes to the others, too.
-      const std::uint64_t read = piece->range.bytes();
-      std::memset(piece->data + read, 0, row_bytes_ - kFlagBytes - read);
-      own_ = as_tensor(piece->data, row_bytes_, torch::kCPU);
-    } else if (piece) {
-      own_.narrow(0, 0, static_cast<std::int64_t>(piece->range.bytes()))
-          .copy_(as_tensor(piece->data, piece->range.bytes(), torch::kCPU));
-    } else {
-      own_ = empty_;
-    }
-    if (!rows_.empty()) rows_[static_cast<std::size_t>(group_.rank())] = own_;
+    own_ = piece ? piece->data : nullptr;
+    if (!piece || group_.size() == 1) return;
+    const std::uint64_t read = piece->range.bytes();
+    // The last piece is shorter. What follows it goes to the others, too.
+    if (device_.is_cpu())
+      std::memset(own_ + read, 0, row_bytes_ - kFlagBytes - read);
+    else
+      as_tensor(row_of(group_.rank()), read, device_).copy_(as_tensor(own_, read, torch::kCPU));
   }
-  // Sends it. Returns whether a rank has failed. Collective.
-  bool run(bool has_failed) {
-    if (group_.size() == 1) return has_failed;
-    if (!is_alone() || readers_[0] == group_.rank()) flag_of(own_).fill_(has_failed ? 1 : 0);
+  // Sends it. pieces: those of this round, by rank; a rank that has none has an empty one. Returns
+  // whether a rank has failed. Collective.
+  bool run(const std::vector<FileRange>& pieces, bool has_failed) {
+    if (group_.size() == 1 && has_failed) return true;
+    const auto cuts = layout_.cuts(pieces, group_.size() == 1 ? pieces[0].bytes() : row_bytes_);
+    for (std::size_t rank = 0; rank < pieces.size(); ++rank)
+      parts_[rank] = layout_.parts(pieces[rank], cuts, buffer_of(static_cast<int>(rank)));
+    if (group_.size() == 1) return false;
+    const bool is_reader = !is_alone() || readers_[0] == group_.rank();
+    if (is_reader)
+      flag_of(as_tensor(buffer_of(group_.rank()), row_bytes_, device_)).fill_(has_failed ? 1 : 0);
     const LongWait for_the_others(group_);
     if (is_alone()) {
-      group_.broadcast(own_, {.root = readers_[0], .timeout = timeout_});
-      return flag_of(own_).any().item<bool>();
+      group_.broadcast_coalesced(tensors_of(readers_[0]),
+                                 {.root = readers_[0], .timeout = timeout_});
+      return is_reader ? has_failed : flag_of(rows_).any().item<bool>();
     }
-    group_.all_gather(rows_, own_, {.timeout = timeout_});
-    return has_failed || flag_of(others_).any().item<bool>();
+    std::vector<std::vector<torch::Tensor>> outputs;
+    for (int rank = 0; rank < group_.size(); ++rank) outputs.push_back(tensors_of(rank));
+    group_.all_gather_coalesced(outputs, outputs[static_cast<std::size_t>(group_.rank())],
+                                {.timeout = timeout_});
+    return has_failed || flag_of(rows_).any().item<bool>();
   }
 
-  // Returns the last piece of a rank, without its flag.
-  torch::Tensor piece_of(int rank, std::uint64_t bytes) {
-    if (group_.size() == 1) return as_tensor(alone_->data, bytes, torch::kCPU);
-    const torch::Tensor& row = is_alone() ? own_ : rows_[static_cast<std::size_t>(rank)];
-    return row.narrow(0, 0, static_cast<std::int64_t>(bytes));
+  // Return the parts of the last piece of a rank, and the bytes of one.
+  const std::vector<PiecePart>& parts_of(int rank) const {
+    return parts_[static_cast<std::size_t>(rank)];
+  }
+  torch::Tensor bytes_of(const PiecePart& part) const {
+    return as_tensor(part.memory, part.range.bytes(), device_);
   }
 
  private:
@@ -188,14 +254,30 @@ class Exchange {
     const auto flag = static_cast<std::int64_t>(kFlagBytes);
     return rows.narrow(-1, rows.size(-1) - flag, flag);
   }
+  char* row_of(int rank) const {
+    const std::uint64_t row = is_alone() ? 0 : static_cast<std::uint64_t>(rank);
+    return static_cast<char*>(rows_.data_ptr()) + row * row_bytes_;
+  }
+  char* buffer_of(int rank) const {
+    const bool is_own = rank == group_.rank() && own_ && device_.is_cpu();
+    return is_own ? own_ : row_of(rank);
+  }
+  std::vector<torch::Tensor> tensors_of(int rank) const {
+    std::vector<torch::Tensor> result;
+    for (const PiecePart& part : parts_of(rank))
+      result.push_back(as_tensor(part.memory, part.bytes, device_));
+    return result;
+  }
 
   ProcessGroup& group_;
+  const c10::Device device_;
   const std::vector<int> readers_;
+  const PieceLayout& layout_;
   const Timeout timeout_;
   const std::uint64_t row_bytes_;
-  torch::Tensor own_, empty_, others_;
-  std::vector<torch::Tensor> rows_;  // of all ranks
-  std::optional<PieceReader::Piece> alone_;
+  torch::Tensor rows_;   // the buffers of all ranks, or of the only one that reads
+  char* own_ = nullptr;  // this rank's piece, in memory of the CPU
+  std::vector<std::vector<PiecePart>> parts_;  // by rank
 };
 
 // Calls `use(bytes, memory)` for the part of a piece that belongs to a destination.
@@ -271,8 +353,8 @@ std::optional<Damage> agree_on_damage(ProcessGroup& group, const std::optional<E
 
 std::optional<Damage> verify_together(ProcessGroup& group, const CheckpointDirectory& directory,
                                       const CheckpointManifest& manifest, Timeout timeout) {
-  const auto pieces =
-      pieces_by_rank(manifest, group.size(), readers_of_each(group, timeout), kPieceBytes);
+  const ReadingPlan plan = agree_on_reading(group, {}, {}, timeout);
+  const auto pieces = pieces_by_rank(manifest, group.size(), plan.readers, kPieceBytes);
   std::optional<RankReaders> readers;
   (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
     readers.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())]);
@@ -288,8 +370,8 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
                                     const std::vector<std::vector<Destination>>& destinations,
                                     Timeout timeout) {
   const std::uint64_t piece_bytes = piece_bytes_for(group.size());
-  const auto pieces =
-      pieces_by_rank(manifest, group.size(), readers_of_each(group, timeout), piece_bytes);
+  const ReadingPlan plan = agree_on_reading(group, outlines, destinations, timeout);
+  const auto pieces = pieces_by_rank(manifest, group.size(), plan.readers, piece_bytes);
   std::vector<int> reading_ranks;
   std::size_t rounds = 0;
   for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
@@ -299,9 +381,10 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
   std::optional<Exchange> exchange;
   std::optional<RankReaders> readers;
   (void)on_every_rank(group, kRestoring, timeout, [&]() -> json {
-    exchange.emplace(group, reading_ranks, std::min(piece_bytes, largest(pieces)), timeout);
+    exchange.emplace(group, reading_ranks, plan.layout, std::min(piece_bytes, largest(pieces)),
+                     timeout);
     readers.emplace(directory, manifest, pieces[static_cast<std::size_t>(group.rank())],
-                    exchange->room());
+                    plan.layout, exchange->room());
     return nullptr;
   });
   std::optional<Error> failure;
@@ -317,17 +400,20 @@ std::optional<Damage> read_together(ProcessGroup& group, const CheckpointDirecto
     const std::optional<PieceReader::Piece> own = readers->next();
     if (!failure) failure = readers->failure();
     keep_failure([&] { exchange->put(own); });
-    if (exchange->run(failure.has_value())) break;
+    std::vector<FileRange> of_round;
+    for (const std::vector<ReadPiece>& of_rank : pieces)
+      of_round.push_back(round < of_rank.size() ? of_rank[round].range : FileRange{});
+    if (exchange->run(of_round, failure.has_value())) break;
     keep_failure([&] {
-      for (const int rank : reading_ranks) {
-        const std::vector<ReadPiece>& theirs = pieces[static_cast<std::size_t>(rank)];
-        if (round >= theirs.size()) continue;
-        const FileRange& range = theirs[round].range;
-        const torch::Tensor piece = exchange->piece_of(rank, range.bytes());
-        place(range, piece, destinations[range.file]);
-        if (!failure && !outlines.empty() && !is_as_outlined(range, piece, outlines[range.file]))
-          failure = wrong_digest(directory.path_of(manifest.files[range.file].name));
-      }
+      for (const int rank : reading_ranks)
+        for (const PiecePart& part : exchange->parts_of(rank)) {
+          const FileRange& range = part.range;
+          if (range.bytes() == 0) continue;
+          const torch::Tensor bytes = exchange->bytes_of(part);
+          if (part.is_in_buffer) place(range, bytes, destinations[range.file]);
+          if (!failure && !outlines.empty() && !is_as_outlined(range, bytes, outlines[range.file]))
+            failure = wrong_digest(directory.path_of(manifest.files[range.file].name));
+        }
     });
     group.report_activity();
   }

@@ -1,6 +1,7 @@
 // Reads the files of a checkpoint once per job, however many ranks need them. Each rank reads its
 // part of the bytes (core/reading_order.h) and compares it with the digests of the manifest. It
-// passes the part to the other ranks piece by piece. Each rank copies what it needs to its tensors.
+// passes the part to the other ranks piece by piece. In memory of the CPU, large tensors are read
+// and received in their own memory. A rank copies only the others that it needs.
 //
 // So the memory is some pieces, whatever the size of the checkpoint. Disk, digest and exchange
 // work at the same time on different pieces.

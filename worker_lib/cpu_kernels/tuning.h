@@ -57,7 +57,7 @@ struct CpuTuning {
   // Counts bytes from one rank to another. From this size on, an all_gather and an all_to_all on
   // one node may copy the bytes once, from private memory, without staging. (A broadcast is
   // faster staged: the root copies, too.)
-  std::size_t pull_bytes = 64 << 10;
+  std::size_t pull_bytes = 32 << 10;
   // Whether they find out by a trial if pulling is faster (cpu_calls/core/pull_trial.h). Without
   // a trial they pull.
   bool tries_pulling = true;

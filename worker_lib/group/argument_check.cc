@@ -155,12 +155,16 @@ void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& w
          dtype_and_shape(part), ", but is ", dtype_and_shape(whole));
 }
 
+void ArgumentCheck::as_many(const char* name, TensorList list, const char* like_name,
+                            TensorList like) const {
+  if (list.size() == like.size()) return;
+  refuse(name, " must hold as many tensors as ", like_name, ", ", like.size(), ", but holds ",
+         list.size());
+}
+
 void ArgumentCheck::parts_of_each(const char* name, TensorList wholes, const char* part_name,
                                   TensorList parts) {
-  if (wholes.size() != parts.size()) {
-    refuse(name, " must hold as many tensors as ", part_name, ", ", parts.size(), ", but holds ",
-           wholes.size());
-  }
+  as_many(name, wholes, part_name, parts);
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     parts_of_all(element(name, i), wholes[i], element(part_name, i), parts[i]);
   }

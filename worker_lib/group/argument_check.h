@@ -68,6 +68,8 @@ class ArgumentCheck {
   // shape.
   void parts_of_all(const std::string& name, const torch::Tensor& whole,
                     const std::string& part_name, const torch::Tensor& part);
+  // Expects two lists of the same length.
+  void as_many(const char* name, TensorList list, const char* like_name, TensorList like) const;
   // Expects the same of each pair of two lists, which must be equally long.
   void parts_of_each(const char* name, TensorList wholes, const char* part_name, TensorList parts);
   // Returns the length of each rank's share of the first dimension: the given lengths, else

@@ -405,6 +405,28 @@ Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs, const t
   return call.all_gather(outputs, list_of(input), options);
 }
 
+Work ProcessGroup::all_gather_coalesced(const std::vector<std::vector<torch::Tensor>>& outputs,
+                                        const std::vector<torch::Tensor>& inputs,
+                                        const CollectiveOptions& options) {
+  Call call(*this, "all_gather_coalesced", FlightCall::kAllGatherCoalesced);
+  call.check.list("inputs", inputs);
+  std::vector<torch::Tensor> all;
+  for (const std::vector<torch::Tensor>& of_rank : outputs) {
+    call.check.as_many("outputs of a rank", of_rank, "inputs", inputs);
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
+  }
+  call.check.written_apart("outputs", all);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::string input = concat("inputs[", i, "]");
+    std::vector<torch::Tensor> like_it;
+    for (const std::vector<torch::Tensor>& of_rank : outputs) like_it.push_back(of_rank[i]);
+    call.check.one_per_rank("outputs", like_it, input.c_str(), inputs[i]);
+    call.check.apart_or_own(input.c_str(), inputs[i], "outputs", like_it);
+  }
+  call.written = all;
+  return call.all_gather(all, inputs, options);
+}
+
 Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output, const torch::Tensor& input,
                                           const CollectiveOptions& options) {
   Call call(*this, "all_gather_into_tensor", FlightCall::kAllGather);

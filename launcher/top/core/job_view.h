@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "rendezvous/protocol/core/progress.h"
 
 namespace ddprun {
@@ -24,6 +25,8 @@ struct JobView {
   std::string id;
   std::string phase;
   std::optional<std::int64_t> generation, restarts_used, max_restarts;
+  // For how long the generation runs. No value: it does not run.
+  std::optional<Duration> generation_age = {};
   Progress progress;         // of the foremost rank
   std::string goodput;       // a sentence
   std::string last_failure;  // why the last restart was needed

@@ -7,6 +7,7 @@
 
 #include "base/concat.h"
 #include "base/counted.h"
+#include "launcher/options/core/wrapped_text.h"
 #include "launcher/top/core/printable_text.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
 
@@ -19,6 +20,9 @@ using Style = TopLine::Style;
 constexpr std::size_t kMostFilterBytes = 64;
 constexpr int kLongWaitSeconds = 10;              // as on the page of the service
 constexpr std::int64_t kHighestRank = 1'000'000;  // higher ones are mistakes of their senders
+constexpr int kTallScreen = 20;                   // rows of a terminal that has room for long lines
+constexpr std::size_t kMostRows = 4;              // of such a line
+constexpr std::size_t kIndent = 2;                // of its further rows
 constexpr std::size_t kNoLimit = 100'000;         // columns of an output that is not a terminal
 
 std::string lower(std::string_view text) {
@@ -65,6 +69,35 @@ std::string waits_text(const std::vector<TopRow>& rows, std::int64_t left_out) {
     text += concat("; ", left_out, left_out == 1 ? " rank is" : " ranks are", " not shown");
   }
   return text;
+}
+
+// Returns "rank 2 is slow: the others wait 16 % of each step", or "" if no rank is slow.
+std::string slow_text(const std::vector<TopRow>& rows) {
+  std::vector<int> slow;
+  std::string cost;
+  for (const TopRow& row : rows) {
+    if (row.slow.empty() || row.rank < 0 || row.rank > kHighestRank) continue;
+    slow.push_back(static_cast<int>(row.rank));
+    cost = row.slow;
+  }
+  if (slow.empty()) return "";
+  if (slow.size() == 1) return concat("rank ", slow.front(), " is slow: ", cost);
+  std::ranges::sort(slow);
+  return concat("ranks ", rank_ranges(slow), " are slow");
+}
+
+// Returns the text in rows of this width. The last one of `most` rows has all that is left.
+std::vector<std::string> rows_of(const std::string& text, std::size_t width, std::size_t most) {
+  if (most == 1) return {text};
+  std::string rest = wrapped(text, kIndent, width);
+  std::vector<std::string> rows;
+  for (std::size_t end; rows.size() + 1 < most && (end = rest.find('\n')) != rest.npos;) {
+    rows.push_back(rest.substr(0, end));
+    rest.erase(0, end + 1);
+  }
+  std::ranges::replace(rest, '\n', ' ');
+  rows.push_back(std::move(rest));
+  return rows;
 }
 
 std::string number_text(const std::optional<std::int64_t>& number) {
@@ -192,6 +225,7 @@ std::optional<std::int64_t> TopScreen::selected() const {
 std::vector<std::string> TopScreen::head() const {
   std::string first = concat("job '", view_.id, "': ", view_.phase);
   if (view_.generation) first += ", generation " + number_text(view_.generation);
+  if (view_.generation_age) first += " for " + to_text(*view_.generation_age);
   if (view_.progress.step) first += " | " + progress_text(view_.progress);
   if (view_.restarts_used) {
     first += " | restarts: " + number_text(view_.restarts_used);
@@ -204,6 +238,7 @@ std::vector<std::string> TopScreen::head() const {
   if (std::string waits = waits_text(view_.ranks, view_.ranks_left_out); !waits.empty()) {
     lines.push_back(std::move(waits));
   }
+  if (std::string slow = slow_text(view_.ranks); !slow.empty()) lines.push_back(std::move(slow));
   if (!view_.outcome.empty()) lines.push_back(view_.outcome);
   if (!note_.empty()) lines.push_back(note_);
   for (std::string& line : lines) line = printable_text(line);
@@ -230,7 +265,9 @@ std::vector<TopLine> TopScreen::lines(ScreenSize size) {
   const auto width = static_cast<std::size_t>(std::max(size.columns, 1));
   const auto height = static_cast<std::size_t>(std::max(size.rows, 1));
   std::vector<TopLine> lines;
-  for (std::string& line : head()) lines.push_back({std::move(line), kPlain});
+  const std::size_t most_rows = size.rows >= kTallScreen ? kMostRows : 1;
+  for (const std::string& line : head())
+    for (std::string& row : rows_of(line, width, most_rows)) lines.push_back({std::move(row)});
   lines.front().style = kBold;
   lines.push_back({order_text()});
   const std::vector<Column> columns = place_columns(cells_, width);

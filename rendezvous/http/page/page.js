@@ -6,10 +6,9 @@ import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnR
   whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
 import {bytes, count, duration} from "./numbers.js";
-import {commandsOf, failuresOfRank, follow, rankOf} from "./rank.js";
+import {commandsOf, failuresOfRank, follow, plainText, rankOf, TRY_AGAIN_MS} from "./rank.js";
 
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
-const TRY_AGAIN_MS = 10000;
 const RATE_SAMPLES = 6;
 const NO_STEP_MS = 75000; // a step is reported every 30 s, at least
 const SAVED_WITHIN_MS = 10000;
@@ -284,13 +283,23 @@ function jobList() {
   return section;
 }
 
+// Returns what failed and, if it is known, why: the first line of the message, or the last line that
+// the worker wrote to stderr.
+function failureText(failure, what) {
+  const {message, stderr} = failure.first?.[0] ?? {};
+  const why = plainText(message || stderr?.at(-1) || "").split("\n")[0];
+  return what.includes(why) ? what : `${what}: ${why}`;
+}
+
 function headOf(job) {
   const fact = (name, value) => value === null || value === undefined ? null
     : make("div", {}, make("dt", {}, name), make("dd", {}, value));
   const failure = lastFailure(job);
   const former = failure && !job.verdict
-    ? `Generation ${failure.generation} failed: ${failure.what}` : null;
-  const reason = hasFailed(job) ? job.verdict.headline : former;
+    ? `Generation ${failure.generation} failed: ${failureText(failure, failure.what)}` : null;
+  const isOfFailure = failure?.generation === job.generation;
+  const reason = !hasFailed(job) ? former
+    : isOfFailure ? failureText(failure, job.verdict.headline) : job.verdict.headline;
   return make("section", {},
     make("h1", {}, job.id),
     make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`, " ",
@@ -347,7 +356,15 @@ function goodputOf(job) {
       make("i", {class: cause}), `${text} ${percent(ms / times.wall_ms)}, ${duration(ms)}`))));
 }
 
+// The grid of nodes. paintRanks() compares with what it has shown, because a look at the page would
+// cost more.
+const cells = new Map(); // by rank: {cell, text: of its node, ofNode: its class, kind, lines}
+const stepCells = new Map(); // by node
+let pointed = null; // the rank under the pointer
+
 function nodesOf(job) {
+  cells.clear();
+  stepCells.clear();
   if (job.nodes.length === 0 && job.phase === "ended") return null;
   const place = (node) => node.node_rank ?? Infinity;
   const nodes = [...job.nodes].sort((a, b) => place(a) < place(b) ? -1 : 1);
@@ -356,13 +373,16 @@ function nodesOf(job) {
     const ranks = make("div", {class: "ranks"});
     if ("first_rank" in node) {
       for (let rank = node.first_rank; rank <= node.last_rank; ++rank) {
-        ranks.append(make("span", {class: `is-${kind}`, title: `rank ${rank}: ${text}`,
-          "data-rank": rank, "data-class": `is-${kind}`}, rank));
+        const cell = make("span", {class: `is-${kind}`, "data-rank": rank}, rank);
+        cells.set(rank, {cell, text, ofNode: `is-${kind}`, kind: `is-${kind}`, lines: ""});
+        ranks.append(cell);
       }
     }
-    return [node.node_rank, node.host, make("div", {},
-      make("span", kind === "lost" ? {class: "bad"} : {}, text),
-      node.log_trouble ? make("p", {class: "bad"}, node.log_trouble) : null), ranks, make("span", {"data-node": node.node_rank ?? ""}, stepOfNode(job, node))];
+    const state = make("div", {}, make("span", kind === "lost" ? {class: "bad"} : {}, text),
+      node.log_trouble ? make("p", {class: "bad"}, node.log_trouble) : null);
+    const step = make("span", {"data-node": node.node_rank ?? ""}, stepOfNode(job, node));
+    if ("node_rank" in node) stepCells.set(node.node_rank, step);
+    return [node.node_rank, node.host, state, ranks, step];
   });
   return make("section", {}, make("h2", {}, "Nodes and ranks"),
     table([["node", "number"], ["host", "name"], ["state", ""], ["ranks", ""], ["step", "number"]],
@@ -441,6 +461,14 @@ function rangesOf(numbers) {
   return ranges.map(([first, last]) => first === last ? first : `${first}-${last}`).join(",");
 }
 
+// Returns which ranks are slow. Empty: none is.
+function slowOf(job) {
+  const slow = ranksKnown(job).filter((row) => row.slow);
+  if (slow.length === 0) return "";
+  if (slow.length === 1) return `rank ${slow[0].rank} is slow: ${slow[0].slow}`;
+  return `ranks ${rangesOf(slow.map(({rank}) => rank).sort((a, b) => a - b))} are slow`;
+}
+
 // Returns which ranks have been in a collective for long, and which have not. Empty: no rank has.
 function waitsOf(job) {
   const named = (rows, has, have) => (rows.length === 1 ? `rank ${rows[0].rank} ${has}`
@@ -463,47 +491,57 @@ function logTroubleOf(job) {
     others.length > 0 ? `; also on ${count(others.length, "other node")}` : ""}`;
 }
 
-const setText = (element, text) => {
-  if (element.textContent !== text) element.textContent = text;
-};
+// Changes the text of an element that has nothing else.
+function setText(element, text) {
+  if (!element.firstChild) element.textContent = text;
+  else if (element.firstChild.data !== text) element.firstChild.data = text;
+}
 
 // Returns a share of 100 in steps of 10, so that few elements change.
 const tenth = (part) => String(Math.min(100, 10 * Math.round(10 * part)) || 0);
 
+// Returns what the grid says of a rank when the pointer is on it.
+function titleOf(rank, row, text) {
+  if (!row) return `rank ${rank}: ${text}`;
+  return [`rank ${rank}: ${row.state}`, row.slow,
+    row.step === undefined ? "" : `step ${row.step}`,
+    row.lag > 0 ? `${count(row.lag, "step")} behind` : "", row.collective,
+    row.waiting_s === undefined ? "" : `in it for ${seconds(row.waiting_s)}`,
+    share(row.cpu_percent) ? `CPU ${share(row.cpu_percent)}` : "", bytes(row.memory_bytes),
+  ].filter((part) => part).join(", ");
+}
+
+// The title is that of one rank: those of all would cost most of an update.
+function paintTitle(job) {
+  const of = cells.get(pointed);
+  if (!of) return;
+  const row = ranksKnown(job).find((one) => one.rank === pointed);
+  of.cell.title = titleOf(pointed, row, of.text);
+}
+
 // Shows the ranks in the grid of nodes. The grid itself is made only when nodes change.
 function paintRanks(job) {
-  const rows = new Map(ranksKnown(job).map((row) => [String(row.rank), row]));
+  const rows = new Map(ranksKnown(job).map((row) => [row.rank, row]));
   const most = ranksKnown(job).reduce((most, row) => Math.max(most, row.memory_bytes ?? 0), 1);
   const steps = new Map();
-  for (const {node, step} of ranksKnown(job)) {
-    if (step !== undefined) steps.set(String(node), Math.max(step, steps.get(String(node)) ?? step));
+  for (const {node, step} of rows.values()) {
+    if (step !== undefined) steps.set(node, Math.max(step, steps.get(node) ?? step));
   }
-  for (const cell of document.querySelectorAll("[data-node]")) {
-    const step = steps.get(cell.dataset.node);
-    if (step !== undefined) setText(cell, String(step));
+  for (const [node, step] of steps) {
+    if (stepCells.has(node)) setText(stepCells.get(node), String(step));
   }
   byId("legend")?.toggleAttribute("hidden", rows.size === 0);
-  for (const cell of document.querySelectorAll(".ranks span")) {
-    const {rank} = cell.dataset;
+  for (const [rank, of] of cells) {
     const row = rows.get(rank);
-    const [kind, mark] = row ? markOf(row) : [cell.dataset.class, ""];
-    if (cell.className !== kind) cell.className = kind;
-    setText(cell, mark ? `${rank} ${mark}` : rank);
-    if (!row) continue;
-    const lines = `${tenth((row.cpu_percent ?? 0) / 100)} ${tenth((row.memory_bytes ?? 0) / most)}`;
-    if (cell.dataset.lines !== lines) {
-      cell.dataset.lines = lines;
-      const [cpu, memory] = lines.split(" ");
-      cell.style.setProperty("--cpu", `${cpu}%`);
-      cell.style.setProperty("--memory", `${memory}%`);
-    }
-    const parts = [`rank ${rank}: ${row.state}`, row.slow,
-      row.step === undefined ? "" : `step ${row.step}`,
-      row.lag > 0 ? `${count(row.lag, "step")} behind` : "", row.collective,
-      row.waiting_s === undefined ? "" : `in it for ${seconds(row.waiting_s)}`,
-      share(row.cpu_percent) ? `CPU ${share(row.cpu_percent)}` : "", bytes(row.memory_bytes)];
-    cell.title = parts.filter((part) => part).join(", ");
+    const [kind, mark] = row ? markOf(row) : [of.ofNode, ""];
+    if (of.kind !== kind) of.cell.className = of.kind = kind;
+    setText(of.cell, mark ? `${rank} ${mark}` : String(rank));
+    // Backgrounds, because they change without a layout.
+    const lines = `${tenth((row?.cpu_percent ?? 0) / 100)}% 2px, ${
+      tenth((row?.memory_bytes ?? 0) / most)}% 2px`;
+    if (of.lines !== lines) of.cell.style.backgroundSize = of.lines = lines;
   }
+  paintTitle(job);
 }
 
 // Returns the table of ranks, still empty. fillRanks() keeps it up to date.
@@ -686,7 +724,8 @@ function render() {
     const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
-    ...[["waits", waitsOf(job)], ["log-trouble", logTroubleOf(job)]].map(([key, text]) =>
+    ...[["waits", waitsOf(job)], ["slow", slowOf(job)],
+      ["log-trouble", logTroubleOf(job)]].map(([key, text]) =>
       [key, [text], () => text && make("p", {class: "bad", id: key}, text)]),
     ["progress", [id, progressOf(job)], () => progressOfJob(job)],
     ["actions", [id, buttonsOf(job)], () => actionsOf(job, () => generationOf(id), render)],
@@ -825,6 +864,11 @@ byId("main").addEventListener("click", (event) => {
   if (cell && id !== null) location.hash = hrefOf({id}, cell.dataset.rank);
   // A selected text is not a click.
   else if (row && getSelection().isCollapsed) location.hash = row.querySelector("a").hash;
+});
+
+byId("main").addEventListener("pointerover", (event) => {
+  pointed = Number(event.target.closest(".ranks span")?.dataset.rank ?? NaN);
+  if (cells.has(pointed)) paintTitle(jobNamed(chosen()[0]));
 });
 
 document.addEventListener("keydown", (event) => {

@@ -6,6 +6,7 @@ import {give, isDashboard, learnRights, mayAct, whyNoOutput} from "./actions.js"
 import {callsText} from "./calls.js";
 import {make} from "./elements.js";
 
+export const TRY_AGAIN_MS = 10000; // after a stream was refused
 const MOST_LINES = 200;
 const MOST_CHARACTERS = 65536;
 
@@ -25,16 +26,17 @@ function lastLines(text) {
   return kept.slice(-MOST_LINES - 1).join("\n");
 }
 
-// Returns why the stream of this path was refused. EventSource does not say it.
+// Returns why the stream of this path was refused, and whether that may change by itself. EventSource
+// does not say it.
 async function whyRefused(path) {
   try {
     const answer = await fetch(path);
-    if (!answer.ok) return (await answer.text()).trim();
+    if (!answer.ok) return [(await answer.text()).trim(), answer.status >= 500];
     await answer.body.cancel();
   } catch {
     // It does not answer.
   }
-  return "It was refused: open the rank again.";
+  return ["it was refused", true];
 }
 
 // Follow: shows the output that a stream sends, in an element.
@@ -71,8 +73,10 @@ class Follow {
       note.textContent = "not connected";
       if (this.source.readyState !== EventSource.CLOSED) return;
       this.isEnded = true;
-      const why = await whyRefused(path);
-      if (!this.isClosed) note.textContent = why;
+      const [why, isForNow] = await whyRefused(path);
+      if (this.isClosed) return;
+      note.textContent = isForNow ? `${why}; trying again` : why;
+      if (isForNow) setTimeout(() => { this.isDueAgain = true; }, TRY_AGAIN_MS);
     };
   }
 
@@ -105,10 +109,11 @@ let followed = null; // {section, state, output}: what is open now
 
 // Opens the output of this section of rankOf(), and closes that of another one. null: closes it.
 // state: of the job. A stream that the service has ended or refused is opened again in another state:
-// there may be a new run of the job. isOver: the job has ended, so no stream is opened. An open one
-// still has the last lines.
+// there may be a new run of the job. One that was refused for now is also opened again after a while.
+// isOver: the job has ended, so no stream is opened. An open one still has the last lines.
 export function follow(section, state, isOver) {
-  const isOld = followed?.output.isEnded && followed.state !== state;
+  const isSame = followed?.section === section && followed.state === state;
+  const isOld = followed?.output.isEnded && (followed.state !== state || followed.output.isDueAgain);
   if (followed?.section === section && !isOld) return;
   followed?.output.close();
   followed = null;
@@ -122,7 +127,7 @@ export function follow(section, state, isOver) {
     section.querySelector("#rank-output"), section.querySelector("#rank-output-note"),
     section.over);
   followed = {section, state, output};
-  showCalls(section);
+  if (!isSame) showCalls(section);
 }
 
 const quoted = (text) => /^[\w.:/@%+=,-]+$/.test(text) ? text

@@ -149,10 +149,15 @@ TEST_F(NodeCheckTest, FindsEachFlippedDigest) {
 
 TEST_F(NodeCheckTest, FindsNoFaultInHealthyStarts) {
   NodeStep step{""};
+  Duration fastest = kLongestTimeout;
   for (int i = 0; i < (is_whole() ? 1000 : 50); ++i) {
+    const TimePoint begun = BootClock::now();
     const NodeMeasurements measured = measure_node(directory_.path(), NodeLimits(), step);
+    fastest = std::min(fastest, BootClock::now() - begun);
     EXPECT_EQ(fault_of(measured, NodeLimits()), "") << i;
   }
+  // Other programs disturb the fastest one least.
+  EXPECT_LE(fastest, std::chrono::milliseconds(200)) << to_text(fastest);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that programs are hardened: hardening_test.py PROGRAM...
+"""Checks that programs are hardened and start fast: hardening_test.py PROGRAM...
 
 Each program must have full RELRO, stack protectors, fortified libc calls and the C++ library's
-assertions. Prints one line for each protection that a program lacks.
+assertions. Its thread-local variables must be few, because they are cleared at the start of each
+thread. Prints one line for each property that a program lacks.
 """
 import pathlib
 import re
@@ -13,6 +14,14 @@ import sys
 def readelf(option, program):
     return subprocess.run(["readelf", "-W", option, program], capture_output=True, text=True,
                           check=True).stdout
+
+
+MOST_THREAD_LOCAL_BYTES = 4096
+
+
+def thread_local_bytes(segments):
+    found = re.search(r"^ *TLS(?: +0x[0-9a-f]+){4} +(0x[0-9a-f]+)", segments, re.M)
+    return int(found[1], 16) if found else 0
 
 
 def missing_protections(program):
@@ -29,6 +38,8 @@ def missing_protections(program):
             re.search(r"__glibcxx_assert_fail", symbols)
             or re.search(rb"__n < this->size\(\)|__pos <= size\(\)",
                          pathlib.Path(program).read_bytes()),
+        f"a limit of its thread-local variables ({MOST_THREAD_LOCAL_BYTES} bytes)":
+            thread_local_bytes(segments) <= MOST_THREAD_LOCAL_BYTES,
     }
     return [name for name, found in protections.items() if not found]
 

@@ -242,12 +242,34 @@ def look_at_a_rank(binaries: pathlib.Path) -> None:
             assert report["failed_generations"][0]["first"][0]["rank"] == 1, report
             assert page.errors == [], page.errors
 
+            wait_for_a_free_stream(page, url, dashboard)
             refuse_others(url)
             until(lambda: len(logs_of(dashboard)) == 1)
             left = logs_of(dashboard)
             dashboard.send_signal(signal.SIGINT)
             assert dashboard.wait(PATIENCE) == 128 + signal.SIGINT
             until(lambda: not pathlib.Path(f"/proc/{left[0]}").exists())
+
+
+def wait_for_a_free_stream(page: browser.Browser, url: str, dashboard: subprocess.Popen) -> None:
+    """A page whose stream is refused says so, and tries again by itself."""
+    place = urllib.parse.urlsplit(url)
+    cookies = page.call("Network.getCookies")["cookies"]
+    cookie = "; ".join(f"{one['name']}={one['value']}" for one in cookies)
+    click(page, "home")
+    until(lambda: logs_of(dashboard) == [])
+    streams = []
+    for _ in range(8):
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=PATIENCE)
+        connection.request("GET", "/output/0", headers={"Cookie": cookie})
+        streams.append(connection.getresponse())
+    assert [stream.status for stream in streams] == 8 * [200]
+    page.evaluate("history.back()")
+    page.wait_for("document.getElementById('rank-output-note')?.textContent === "
+                  "'too many requests at a time: try again in a moment; trying again'")
+    for stream in streams:
+        stream.close()
+    page.wait_for("document.getElementById('rank-output').textContent.includes('rank 0 begins')")
 
 
 def refuse_others(url: str) -> None:

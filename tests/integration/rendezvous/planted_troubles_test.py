@@ -4,12 +4,17 @@ The troubles are a rank that is 20 % slow, a rank that hangs, a crash loop, a fu
 program, and one for its log files. The page is looked at in a real browser, a headless Chromium.
 argv[1]: the folder of the programs.
 """
+import contextlib
+import fcntl
 import os
 import pathlib
+import pty
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 sys.path.append(f"{sys.path[0]}/../../support")
@@ -89,6 +94,25 @@ class Troubles:
             capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout + done.stderr
 
+    def screen(self, job: str) -> str:
+        """Returns what top shows on a terminal of 80 columns and 24 rows."""
+        main, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        shown = subprocess.Popen(
+            [self._binaries / "ddprun", "top", f"--rdzv-endpoint={self.address}", job],
+            stdin=terminal, stdout=terminal, stderr=terminal, env=os.environ | {"TERM": "xterm"})
+        os.close(terminal)
+        written = b""
+        while b"q quit" not in written:
+            written += os.read(main, 1 << 16)
+        os.write(main, b"q")
+        with contextlib.suppress(OSError):  # the terminal is closed at the other end
+            while os.read(main, 1 << 16):
+                pass
+        os.close(main)
+        assert shown.wait(PATIENCE) == 0
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode())
+
 
 def eventually(look, pattern: str) -> None:
     """Waits until the text that `look` returns has the pattern."""
@@ -101,14 +125,24 @@ def eventually(look, pattern: str) -> None:
 FIRST = r"No space left on device \(first \S*disk/\S+/stdout.log\)"
 # What names the trouble: in the view of top, and in the page.
 SEEN = {
-    "slow": (r"RANK[^\n]*\n *2 .*the others wait \d+ %", r"2 !.*the others wait \d+ %"),
+    "slow": (r"rank 2 is slow: .*RANK[^\n]*\n *2 .*the others wait \d+ %",
+             r"rank 2 is slow: .*2 !.*the others wait \d+ %"),
     "hangs": (r"ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not"
               r".*RANK[^\n]*WAITS[^\n]*\n *1 ",
               r"ranks 0,2 have waited 10 s or longer in a collective; rank 1 has not.*◷"),
     "crashes": (r"restarts: [1-9]\d* of 1000.*ValueError: bad batch",
-                r"Generation \d+ failed: rank \d.*ValueError: bad batch"),
+                r"Generation \d+ failed: rank \d[^\n]*ValueError: bad batch"),
     "logs": 2 * (f"log files are not written, so output is lost: {FIRST}",),
-    "full": (r"last failure: .*No space left on device", r"has failed.*No space left on device"),
+    "full": (r"last failure: .*No space left on device",
+             r"has failed[^\n]*\n+rank \d[^\n]*No space left on device"),
+}
+
+
+# What names the trouble on a terminal of 80 columns.
+ON_SCREEN = {
+    "slow": r"rank 2 is slow: the others wait \d+ %",
+    "crashes": r"last failure: generation \d+: rank \d.*ValueError:\s+bad\s+batch",
+    "full": r"last failure: .*No\s+space\s+left\s+on\s+device",
 }
 
 
@@ -140,6 +174,8 @@ def main() -> None:
             eventually(lambda job=job: troubles.top(job), in_top)
             page.open(f"http://{troubles.address}/#job={job}")
             eventually(page.text, in_page)
+        for job, on_screen in ON_SCREEN.items():
+            eventually(lambda job=job: troubles.screen(job), on_screen)
         look_at_calls(troubles, page)
         if MAY_MOUNT:
             look_when_there_is_room(troubles, page)

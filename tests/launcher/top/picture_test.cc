@@ -99,6 +99,19 @@ TEST(Picture, SaysWhatIsWrongWithLogFilesAndOnHowManyNodes) {
             "b: full; also on 1 other node");
 }
 
+TEST(Picture, NamesTheGenerationThatFailedAndSinceWhenTheNewestRuns) {
+  const auto view = [](const char* phase, const char* age) {
+    return view_of(Json::parse(concat(R"({"job": {"generation": 8, "phase": ")", phase,
+                                      R"(", "generation_since_ms_ago": )", age,
+                                      R"(, "failures": [{"generation": 7, "what": "bad"}]}})")));
+  };
+  EXPECT_EQ(view("running", "2100").last_failure, "generation 7: bad");
+  EXPECT_EQ(view("running", "2100").generation_age, std::chrono::milliseconds(2100));
+  EXPECT_EQ(view("running", "9223372036854775807").generation_age, kLongestTimeout);
+  EXPECT_EQ(view("running", "-1").generation_age, std::nullopt);
+  EXPECT_EQ(view("forming", "2100").generation_age, std::nullopt);
+}
+
 TEST(Picture, HasTheLongerListOfRanks) {
   const auto ranks = [](const char* text) { return view_of(Json::parse(text)).ranks; };
   EXPECT_EQ(ranks(R"({"job": {"id": "j", "ranks": [{"rank": 0}, {"rank": 1}]},

@@ -440,11 +440,11 @@ class Loading(unittest.TestCase):
     def test_an_old_pytorch_is_refused(self):
         said = output_of(
             "import torch, ddprun, torch.distributed as dist\n"
-            "torch.__version__ = type(torch.__version__)('2.1.2+cpu')\n"
+            "torch.__version__ = type(torch.__version__)('2.0.1+cpu')\n"
             "try: dist.init_process_group('ddprun', store=dist.HashStore(), rank=0, world_size=1)\n"
             "except RuntimeError as error: print(error)")
         self.assertEqual(
-            said, "the backend ddprun needs PyTorch 2.2 or newer, this is 2.1.2+cpu\n")
+            said, "the backend ddprun needs PyTorch 2.1 or newer, this is 2.0.1+cpu\n")
 
     def test_a_store_without_check_is_asked_for_keys(self):
         from ddprun import _process_group

@@ -140,6 +140,31 @@ TEST_F(RestoreTest, ADamagedBitOfAnyPartIsFound) {
   });
 }
 
+// Large tensors are read and received in their own memory, small ones are copied there.
+TEST_F(RestoreTest, TensorsOfAllSizesGetTheirBytes) {
+  const auto state_of = [](double value) {
+    TrainingState state{.has_position = false};
+    torch::manual_seed(static_cast<std::uint64_t>(value));
+    for (const std::int64_t count : {1, 1000, 32767, 32769, 100'000, 300'000, 3'000'001, 17})
+      state.tensors.emplace(std::to_string(count), torch::rand({count}));
+    return state;
+  };
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    for (const int step : {1, 2}) manager.save(step, state_of(step));
+  });
+  const TrainingState saved = state_of(2);
+  for (const int ranks : {1, 2, 3, 9})
+    ThreadWorld(ranks).run([&](ProcessGroup& group) {
+      TrainingState state{.has_position = false};
+      for (const auto& [name, tensor] : saved.tensors)
+        state.tensors.emplace(name, torch::zeros_like(tensor));
+      EXPECT_EQ(CheckpointManager(group, 0, reading_).restore(state).step, 2);
+      for (const auto& [name, tensor] : saved.tensors)
+        EXPECT_TRUE(torch::equal(state.tensors[name], tensor)) << name << ", " << ranks;
+    });
+}
+
 // With this many ranks, a rank's piece is smaller than a piece of the chained digest.
 TEST_F(RestoreTest, NineRanksVerifyPiecesThatAreSmallerThanParts) {
   save({1, 2}, 6);

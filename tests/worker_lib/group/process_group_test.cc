@@ -73,6 +73,8 @@ TEST_F(ProcessGroupTest, PassesListsAndPartsOn) {
   const Tensor four = torch::zeros({2, 2});
   group_.all_reduce_coalesced({two, four}, {.op = ReduceOp::kPremulSum, .premul_factor = 0.5});
   group_.broadcast_coalesced({two, four.to(torch::kInt8)}, {.root = 2});
+  group_.all_gather_coalesced(
+      {{two.clone(), four.clone()}, {two, four}, {two.clone(), four.clone()}}, {two, four});
   group_.all_gather_into_tensor(torch::zeros({3, 2}), two);
   group_.all_gather_into_tensor(torch::zeros({6}), two);
   group_.all_gather_into_tensor(torch::zeros({3}), torch::zeros({}));
@@ -88,8 +90,9 @@ TEST_F(ProcessGroupTest, PassesListsAndPartsOn) {
       record_.calls,
       ElementsAre(
           "all_reduce [2 4] premul_sum by 0.500000 in 60.0 s", "broadcast [2 4] root 2 in 60.0 s",
-          "all_gather [2 2 2] of [2] in 60.0 s", "all_gather [2 2 2] of [2] in 60.0 s",
-          "all_gather [1 1 1] of [1] in 60.0 s", "all_gather [2 4 2 4 2 4] of [2 4] in 60.0 s",
+          "all_gather [2 4 2 4 2 4] of [2 4] in 60.0 s", "all_gather [2 2 2] of [2] in 60.0 s",
+          "all_gather [2 2 2] of [2] in 60.0 s", "all_gather [1 1 1] of [1] in 60.0 s",
+          "all_gather [2 4 2 4 2 4] of [2 4] in 60.0 s",
           "reduce_scatter [2] of [2 2 2] sum in 60.0 s",
           "reduce_scatter [2 4] of [2 4 2 4 2 4] sum in 60.0 s",
           "all_to_all [1 2 4] of [5 2 0] in 60.0 s", "all_to_all [2 2 2] of [2 2 2] in 60.0 s",
@@ -483,6 +486,23 @@ TEST_F(ProcessGroupTest, RefusesListsAndPartsThatDoNotFitByName) {
                    const Tensor one = torch::zeros({1});
                    group.broadcast_coalesced({one, one});
                  }},
+       WrongCall{"all_gather_coalesced: outputs must hold one tensor per rank, 3, but holds 2",
+                 [](auto& group) {
+                   group.all_gather_coalesced({{torch::zeros({1})}, {torch::zeros({1})}},
+                                              {torch::zeros({1})});
+                 }},
+       WrongCall{
+           "all_gather_coalesced: outputs of a rank must hold as many tensors as inputs, 1, but "
+           "holds 2",
+           [](auto& group) { group.all_gather_coalesced({two_of_three()}, {torch::zeros({1})}); }},
+       WrongCall{
+           "all_gather_coalesced: outputs[1] must be like inputs[0], Float of shape [1], but is "
+           "Float of shape [2]",
+           [](auto& group) {
+             group.all_gather_coalesced(
+                 {{torch::zeros({1})}, {torch::zeros({2})}, {torch::zeros({1})}},
+                 {torch::zeros({1})});
+           }},
        WrongCall{
            "all_gather_into_tensor: output must hold 3 times the elements of input, Float of shape "
            "[2], but is Float of shape [5]",

@@ -363,6 +363,12 @@ TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
       shares.push_back(put(torch::zeros({count})));
     }
     group.all_gather_into_tensor_coalesced(together, put(list_of(group.rank(), torch::kFloat32)));
+    std::vector<Tensors> apart;
+    for (int r = 0; r < group.size(); ++r) {
+      apart.emplace_back();
+      for (const std::int64_t count : counts) apart.back().push_back(put(torch::zeros({count})));
+    }
+    group.all_gather_coalesced(apart, put(list_of(group.rank(), torch::kFloat32)));
     synchronize();
     group.reduce_scatter_tensor_coalesced(shares, together);
     synchronize();
@@ -374,6 +380,8 @@ TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
       EXPECT_TRUE(torch::equal(get(copies[i]).to(torch::kFloat64), roots));
       const Tensor gathered = get(together[i]);
       EXPECT_TRUE(torch::equal(gathered.to(torch::kInt32), torch::stack(of_all)));
+      for (std::size_t r = 0; r < apart.size(); ++r)
+        EXPECT_TRUE(torch::equal(get(apart[r][i]).to(torch::kInt32), of_all[r]));
       EXPECT_TRUE(torch::equal(get(shares[i]), gathered[group.rank()] * group.size()));
     }
   });

@@ -202,6 +202,10 @@ class ProcessGroup {
   // Makes outputs[r] equal to rank r's input. `outputs` has size() tensors like `input`.
   Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                   const CollectiveOptions& options = {});
+  // Makes outputs[r][i] equal to rank r's inputs[i]. Dtypes may be mixed.
+  Work all_gather_coalesced(const std::vector<std::vector<torch::Tensor>>& outputs,
+                            const std::vector<torch::Tensor>& inputs,
+                            const CollectiveOptions& options = {});
   // Writes the inputs of the ranks into `output`, one after the other. `output` may have any
   // shape with size() times the elements of `input`. The input may be this rank's share of it.
   Work all_gather_into_tensor(const torch::Tensor& output, const torch::Tensor& input,

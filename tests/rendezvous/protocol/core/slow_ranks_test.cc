@@ -120,6 +120,9 @@ TEST(SlowRanks, ARankThatIsTenPercentSlowIsNamedWithin20Steps) {
   }
 }
 
+// No test could do it within 20 steps here. One that knows the distribution of these times, and
+// sums up the logarithms of the likelihood ratios, takes up to 29 steps in 99 of 100 tries with 8
+// ranks (20 in 82), if it may raise one false alarm in 10^7 steps.
 TEST(SlowRanks, OnALoadedMachineItTakesMoreSteps) {
   for (const int ranks : {2, 8, 64}) {
     const int most = ranks == 2 ? 400 : 150;
