@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "base/worker_env.h"
 #include "base/worker_page.h"
+#include "base/write_all.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/report_file.h"
 #include "launcher/cluster/core/cluster_plan.h"
@@ -238,6 +239,10 @@ int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
     if (word == kGpuCheckCommand) run_gpu_check({arguments.begin() + 1, arguments.end()});
+    if (word == kGpuSpeedsCommand && arguments.size() == 1)
+      return write_all(STDOUT_FILENO, gpu_speeds_line(measure_gpus("/proc/self/exe")))
+                 ? 0
+                 : to_int(ExitCode::kFiles);
     if (word == kNodeCommand && arguments.size() == 1) return run_far_end(prepare_node);
     if (const RunCommand run_command = find_command(word))
       return run_command({arguments.begin() + 1, arguments.end()});

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <optional>
 
 #include "base/concat.h"
@@ -33,6 +34,10 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 constexpr std::size_t kShare = 10;  // a tenth of what is free
 constexpr unsigned kFactorWords = kMatrixSide * kMatrixDepth;
 constexpr unsigned kProductWords = kMatrixSide * kMatrixSide;
+// Products become deeper until one takes kLongProduct, so that the start of a kernel takes a small
+// part of it. They are repeated for kProductsTime.
+constexpr std::chrono::duration<double> kLongProduct(0.001);
+constexpr std::chrono::duration<double> kProductsTime(0.02);
 static_assert(kThreads == kMatrixSide &&
               kLeastBytes >= (2 * kFactorWords + kProductWords) * sizeof(std::uint32_t));
 
@@ -103,7 +108,8 @@ class GpuCheck {
   GpuCheck(const Driver& driver, double limit) : driver_(driver), limit_(limit) {}
 
   GpuMeasurement run(int index) {
-    if (prepare(index) && check_memory(0) && check_memory(~0U)) multiply();
+    if (prepare(index) && check_memory(0) && check_memory(~0U) && multiply() && limit_ == 0)
+      time_products();
     return measured_;
   }
 
@@ -149,7 +155,10 @@ class GpuCheck {
   }
 
   bool measure_copies() {
-    for (int i = 0; i < kTries && (i < kLeastTries || measured_.bytes_per_s < limit_); ++i) {
+    const auto goes_on = [&](int tries) {
+      return tries < kLeastTries || measured_.bytes_per_s < limit_ || limit_ == 0;
+    };
+    for (int i = 0; i < kTries && goes_on(i); ++i) {
       if (!wait()) return false;
       const TimePoint start = BootClock::now();
       if (!did("cuMemcpyDtoD", driver_.copy(memory_ + half_, memory_, half_)) || !wait())
@@ -162,18 +171,42 @@ class GpuCheck {
   }
 
   bool multiply() {
-    Address left = memory_, right = left + kFactorWords * kWord;
-    Address product = right + kFactorWords * kWord;
-    unsigned depth = kMatrixDepth;
+    const Address right = memory_ + kFactorWords * kWord, product = right + kFactorWords * kWord;
     std::vector<std::uint32_t> words(kProductWords);
-    std::array<void*, 4> arguments{&left, &right, &product, &depth};
-    if (!fill(left, kFactorWords, 1) || !fill(right, kFactorWords, 2) ||
-        !launch(multiply_, kProductWords, arguments.data()) ||
+    if (!fill(memory_, kFactorWords, 1) || !fill(right, kFactorWords, 2) ||
+        !launch_product(kMatrixDepth) ||
         !did("cuMemcpyDtoH", driver_.read(words.data(), product, kProductWords * kWord))) {
       return false;
     }
     measured_.digest = fnv1a({reinterpret_cast<const char*>(words.data()), kProductWords * kWord});
     return true;
+  }
+
+  // The products before have brought the GPU to its speed.
+  bool time_products() {
+    std::chrono::duration<double> total(0);
+    for (unsigned depth = kMatrixDepth; total < kProductsTime;) {
+      const TimePoint start = BootClock::now();
+      if (!launch_product(depth)) return false;
+      const std::chrono::duration<double> took = BootClock::now() - start;
+      total += took;
+      measured_.multiplies_per_s =
+          std::max(measured_.multiplies_per_s,
+                   static_cast<double>(kProductWords) * depth / std::max(took.count(), 1e-9));
+      if (took < kLongProduct && bytes_of_product(2 * depth) <= 2 * half_) depth *= 2;
+    }
+    return true;
+  }
+
+  // The factors, and then the product, lie in `memory_`.
+  static std::size_t bytes_of_product(std::size_t depth) {
+    return (2 * kMatrixSide * depth + kProductWords) * kWord;
+  }
+  bool launch_product(unsigned depth) {
+    const std::size_t factor = std::size_t{kMatrixSide} * depth * kWord;
+    Address left = memory_, right = left + factor, product = right + factor;
+    std::array<void*, 4> arguments{&left, &right, &product, &depth};
+    return launch(multiply_, kProductWords, arguments.data());
   }
 
   bool fill(Address words, unsigned count, unsigned mask) {
@@ -248,7 +281,9 @@ void report_gpus(int most, double limit, std::optional<int> only) {
   for (int gpu = 0; gpu < static_cast<int>(names.size()); ++gpu) {
     if (only && *only != gpu) continue;
     bodies.emplace_back([&driver, gpu, limit] {
-      print(gpu_fault_line(gpu, fault_of(GpuCheck(driver, limit).run(gpu), limit)));
+      const GpuMeasurement measured = GpuCheck(driver, limit).run(gpu);
+      const std::string speed = limit == 0 ? gpu_speed_line(gpu, measured) : "";
+      print(speed + gpu_fault_line(gpu, fault_of(measured, limit)));
     });
   }
   side_by_side(std::move(bodies));
@@ -285,24 +320,42 @@ std::string fault_of_one(int gpu, const std::vector<std::string>& names, const G
   return found == alone.faults.end() ? missing : found->second;
 }
 
+// Checks the GPUs, those without a result once more. missing: as in check_in_process().
+GpuReport check_all(const GpuPlan& plan, std::string& missing) {
+  GpuReport report = check_in_process(plan, std::nullopt, plan.patience.first, missing);
+  const std::vector<int> again = gpus_without_result(report);
+  std::vector<std::string> results(again.size());
+  std::vector<GpuReport> reports(again.size());
+  std::vector<std::function<void()>> bodies;
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    bodies.emplace_back(
+        [&plan, &names = *report.names, gpu = again[i], &result = results[i], &alone = reports[i]] {
+          std::string why;
+          alone = check_in_process(plan, gpu, plan.patience.second, why);
+          result = fault_of_one(gpu, names, alone, why);
+        });
+  }
+  side_by_side(std::move(bodies));
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    report.faults[again[i]] = results[i];
+    report.speeds.merge(reports[i].speeds);
+  }
+  return report;
+}
+
 }  // namespace
 
 std::string check_gpus(const GpuPlan& plan) {
   std::string missing;
-  GpuReport report = check_in_process(plan, std::nullopt, plan.patience.first, missing);
-  const std::vector<int> again = gpus_without_result(report);
-  std::vector<std::string> results(again.size());
-  std::vector<std::function<void()>> bodies;
-  for (std::size_t i = 0; i < again.size(); ++i) {
-    bodies.emplace_back([&plan, &names = *report.names, gpu = again[i], &result = results[i]] {
-      std::string why;
-      const GpuReport alone = check_in_process(plan, gpu, plan.patience.second, why);
-      result = fault_of_one(gpu, names, alone, why);
-    });
-  }
-  side_by_side(std::move(bodies));
-  for (std::size_t i = 0; i < again.size(); ++i) report.faults[again[i]] = results[i];
+  const GpuReport report = check_all(plan, missing);
   return fault_in(report, missing);
+}
+
+GpuSpeeds measure_gpus(const std::string& ddprun) {
+  std::string missing;
+  const GpuReport report =
+      check_all({.ddprun = ddprun, .gpus = std::numeric_limits<int>::max(), .limit = 0}, missing);
+  return speeds_in(report, missing);
 }
 
 void run_gpu_check(const std::vector<std::string>& arguments) {
@@ -311,7 +364,7 @@ void run_gpu_check(const std::vector<std::string>& arguments) {
   const auto gpus = has_all ? parse_number<int>(arguments[0]) : std::nullopt;
   const auto limit = has_all ? parse_number<double>(arguments[1]) : std::nullopt;
   const auto only = has_only ? parse_number<int>(arguments[2]) : std::nullopt;
-  const bool is_valid = gpus && limit && *gpus > 0 && *limit > 0 &&
+  const bool is_valid = gpus && limit && *gpus > 0 && *limit >= 0 &&
                         (!has_only || (only && *only >= 0 && *only < *gpus));
   if (!is_valid) {
     std::fprintf(stderr, "ddprun: %s: expected a number of GPUs and bytes each second\n",

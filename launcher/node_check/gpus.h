@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/gpu_speeds.h"
 
 namespace ddprun {
 
 // The hidden command of ddprun that checks GPUs. Its arguments: how many GPUs, the limit in bytes
-// each second, and, if only one of them is checked, its number from 0.
+// each second, and, if only one of them is checked, its number from 0. With the limit 0 it also
+// prints the speeds, for which it times larger products.
 inline constexpr const char* kGpuCheckCommand = "node-check-gpus";
 
 // How long check_gpus() waits. The first use of a GPU may take seconds, in which the driver starts
@@ -25,7 +27,7 @@ struct GpuPatience {
 struct GpuPlan {
   std::string ddprun;  // the program
   int gpus = 1;        // the most that are checked, from the first visible one
-  double limit = 0;    // bytes copied each second within a GPU, at least
+  double limit = 0;    // bytes copied each second within a GPU, at least; 0: speeds are measured
   GpuPatience patience = {};
   int stop = -1;  // a descriptor. Once it is readable, the check ends at once. -1: none
 };
@@ -36,7 +38,10 @@ struct GpuPlan {
 // have crashed or held up their own process are named. Blocks; any thread.
 std::string check_gpus(const GpuPlan& plan);
 
-// Runs the hidden command: prints a GpuReport to stdout. Ends the process with 0, or with 2 if the
+// Measures all visible GPUs, as check_gpus() checks them. ddprun: the program. Blocks; any thread.
+GpuSpeeds measure_gpus(const std::string& ddprun);
+
+// Runs kGpuCheckCommand: prints a GpuReport to stdout. Ends the process with 0, or with 2 if the
 // arguments are wrong, without running the driver's own end.
 [[noreturn]] void run_gpu_check(const std::vector<std::string>& arguments);
 

@@ -31,6 +31,10 @@ std::string to_json_text(const BenchReport& report) {
     json& entry = result["nodes"].emplace_back(json::object());
     entry["host"] = node.host;
     entry["memory_bytes_per_s"] = node.memory_gbs * 1e9;
+    if (node.gpu.gpus == 0) continue;
+    entry["gpus"] = node.gpu.gpus;
+    entry["gpu_memory_bytes_per_s"] = node.gpu.bytes_per_s;
+    entry["gpu_multiplies_per_s"] = node.gpu.multiplies_per_s;
   }
   for (const auto& row : report.link_gbs) {
     json& of_node = result["link_bytes_per_s"].emplace_back(json::array());
@@ -98,7 +102,7 @@ int run(int argc, char** argv) {
   std::string json_file;
   int timeout_s = 60;
   CLI::App app(
-      "Measures memory, links and all_reduce of the nodes of a job, and names the odd ones.\n"
+      "Measures memory, GPUs, links and all_reduce of the nodes of a job, and names the odd ones.\n"
       "Start it with 'ddprun bench', one process on each node.");
   app.set_version_flag("--version", std::string("ddprun-bench ") + kVersion);
   app.add_option("--json", json_file, "rank 0 writes the figures into this file, too");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "worker_lib/bench/core/pairing.h"
+#include "worker_lib/bench/gpus.h"
 
 namespace ddprun {
 namespace {
@@ -20,13 +21,23 @@ constexpr int kCopies = 5;
 constexpr double kSlowReduce = 1;    // s; larger all_reduces are left out
 constexpr double kSlowTransfer = 1;  // s; it is not repeated
 
-// Place: where a rank is, and the memory of its node; all ranks know those of all.
+// Place: where a rank is, and memory and GPUs of its node; all ranks know those of all.
 struct Place {
   int node = 0;
   int local_rank = 0;
   double memory_gbs = 0;
+  int gpus = 0;
+  double gpu_bytes_per_s = 0;
+  double gpu_multiplies_per_s = 0;
   std::array<char, 64> host{};
+  std::array<char, 256> gpu_fault{};
 };
+
+// Cuts a text that is too long.
+template <std::size_t kSize>
+void put(const std::string& text, std::array<char, kSize>& place) {
+  std::strncpy(place.data(), text.c_str(), kSize - 1);
+}
 
 // Link: the way from one node to another.
 struct Link {
@@ -59,7 +70,9 @@ class Measurement {
 
   Result<void> gather_places(const Place& own) {
     places_.resize(static_cast<std::size_t>(group_.size()));
-    const Result<void> gathered = gather(&own, sizeof own, places_.data());
+    // Other nodes may still measure their GPUs.
+    const Result<void> gathered =
+        gather(&own, sizeof own, places_.data(), options_.timeout + kGpuPatience);
     if (!gathered) return gathered;
     for (std::size_t rank = 0; rank < places_.size(); ++rank) {
       const auto node = static_cast<std::size_t>(places_[rank].node);
@@ -128,12 +141,18 @@ class Measurement {
   Result<BenchReport> report() {
     const std::size_t nodes = leaders_.size();
     std::vector<Link> links(static_cast<std::size_t>(group_.size()) * nodes);
-    const Result<void> gathered = gather(own_links_.data(), nodes * sizeof(Link), links.data());
+    const Result<void> gathered =
+        gather(own_links_.data(), nodes * sizeof(Link), links.data(), options_.timeout);
     if (!gathered) return gathered.error();
     BenchReport report{.ranks = group_.size()};
     for (const int leader : leaders_) {
       const Place& place = place_of(leader);
-      report.nodes.push_back({place.host.data(), place.memory_gbs});
+      report.nodes.push_back({.host = place.host.data(),
+                              .memory_gbs = place.memory_gbs,
+                              .gpu = {.gpus = place.gpus,
+                                      .bytes_per_s = place.gpu_bytes_per_s,
+                                      .multiplies_per_s = place.gpu_multiplies_per_s,
+                                      .fault = place.gpu_fault.data()}});
       report.latency_s.emplace_back();
       report.link_gbs.emplace_back();
       for (std::size_t to = 0; to < nodes; ++to) {
@@ -151,12 +170,12 @@ class Measurement {
   Link& link_to(int node) { return own_links_[static_cast<std::size_t>(node)]; }
 
   // all: for each rank `bytes`.
-  Result<void> gather(const void* own, std::size_t bytes, void* all) {
+  Result<void> gather(const void* own, std::size_t bytes, void* all, Duration timeout) {
     const ReadableBytes input(static_cast<const char*>(own), bytes);
     std::vector<WritableBytes> outputs;
     for (int rank = 0; rank < group_.size(); ++rank)
       outputs.emplace_back(static_cast<char*>(all) + static_cast<std::size_t>(rank) * bytes, bytes);
-    return group_.all_gather({&input, 1}, outputs, options_.timeout);
+    return group_.all_gather({&input, 1}, outputs, timeout);
   }
 
   Result<void> send(int partner, std::size_t bytes) {
@@ -238,8 +257,15 @@ class Measurement {
 Result<void> measure_nodes(CpuGroup& group, const WorkerEnv& env, const std::string& host,
                            const BenchOptions& options, BenchReport& report) {
   Place own{.node = env.node_rank.value, .local_rank = env.local_rank.value};
-  std::strncpy(own.host.data(), host.c_str(), own.host.size() - 1);
-  if (own.local_rank == 0) own.memory_gbs = measure_memory();
+  put(host, own.host);
+  if (own.local_rank == 0) {
+    own.memory_gbs = measure_memory();
+    const GpuSpeeds gpu = measure_gpus();
+    own.gpus = gpu.gpus;
+    own.gpu_bytes_per_s = gpu.bytes_per_s;
+    own.gpu_multiplies_per_s = gpu.multiplies_per_s;
+    put(gpu.fault, own.gpu_fault);
+  }
   Measurement measurement(group, options);
   if (const Result<void> known = measurement.gather_places(own); !known) return known;
   if (const Result<void> linked = measurement.measure_links(); !linked) return linked;

@@ -1,7 +1,7 @@
 // Measures the nodes of a job over a group of all its ranks.
 //
 // Collective, on the thread of the group's calls. One rank of each node, the one with the lowest
-// local rank, measures memory and links.
+// local rank, measures memory, GPUs and links.
 #pragma once
 
 #include <string>

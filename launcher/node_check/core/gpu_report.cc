@@ -2,6 +2,7 @@
 
 #include "base/concat.h"
 #include "base/parse_number.h"
+#include "base/printed.h"
 #include "base/split.h"
 #include "launcher/node_check/core/speed_text.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::string_view kNames = "gpus";
 constexpr std::string_view kDriver = "driver ";
+constexpr std::string_view kSpeed = "speed";
 
 }  // namespace
 
@@ -34,6 +36,11 @@ std::string gpu_fault_line(int gpu, std::string_view fault) {
   return concat(gpu, " ", fault, "\n");
 }
 
+std::string gpu_speed_line(int gpu, const GpuMeasurement& measured) {
+  return concat(kSpeed, " ", gpu,
+                printed(" %.17g %.17g\n", measured.bytes_per_s, measured.multiplies_per_s));
+}
+
 std::string driver_fault_line(std::string_view fault) { return concat(kDriver, fault, "\n"); }
 
 GpuReport read_gpu_report(std::string_view text) {
@@ -48,6 +55,11 @@ GpuReport read_gpu_report(std::string_view text) {
     const std::vector<std::string_view> words = split(line, ' ');
     if (words.front() == kNames) {
       report.names.emplace(words.begin() + 1, words.end());
+    } else if (words.front() == kSpeed && words.size() == 4) {
+      const auto gpu = parse_number<int>(words[1]);
+      const auto bytes = parse_number<double>(words[2]);
+      const auto multiplies = parse_number<double>(words[3]);
+      if (gpu && bytes && multiplies) report.speeds[*gpu] = {*bytes, *multiplies};
     } else if (const auto gpu = parse_number<int>(words.front()); gpu && words.size() > 1) {
       report.faults[*gpu] = line.substr(words.front().size() + 1);
     }
@@ -76,6 +88,19 @@ std::string fault_in(const GpuReport& report, std::string_view missing) {
                      (*report.names)[static_cast<std::size_t>(gpu)], "): ", fault);
   }
   return faults;
+}
+
+GpuSpeeds speeds_in(const GpuReport& report, std::string_view missing) {
+  GpuSpeeds slowest{.fault = fault_in(report, missing)};
+  if (report.names) slowest.gpus = static_cast<int>(report.names->size());
+  const auto lower = [](double& least, double value) {
+    if (least == 0 || (value > 0 && value < least)) least = value;
+  };
+  for (const auto& [gpu, speed] : report.speeds) {
+    lower(slowest.bytes_per_s, speed.first);
+    lower(slowest.multiplies_per_s, speed.second);
+  }
+  return slowest;
 }
 
 }  // namespace ddprun

@@ -11,7 +11,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "base/gpu_speeds.h"
 
 namespace ddprun {
 
@@ -25,7 +28,8 @@ struct GpuMeasurement {
   std::string error;              // the call of the driver that failed, and why; empty: none did
   std::uint32_t wrong_words = 0;  // how many did not come back from memory as they were written
   std::uint64_t digest = kKnownProduct;
-  double bytes_per_s = 0;  // of the fastest copy
+  double bytes_per_s = 0;       // of the fastest copy
+  double multiplies_per_s = 0;  // of the fastest product; 0: no product was timed
 };
 
 // Returns what is wrong with a GPU: "memory: 3100 MB/s (limit 10000 MB/s)". Empty: it is fit.
@@ -35,6 +39,7 @@ std::string fault_of(const GpuMeasurement& measured, double limit);
 // Return the lines of the report. names: of all GPUs that are checked, without spaces.
 std::string gpu_names_line(const std::vector<std::string>& names);
 std::string gpu_fault_line(int gpu, std::string_view fault);
+std::string gpu_speed_line(int gpu, const GpuMeasurement& measured);
 // Returns the only line of a report about a driver that does not work.
 std::string driver_fault_line(std::string_view fault);
 
@@ -42,6 +47,8 @@ struct GpuReport {
   std::string driver_fault = {};  // empty: the driver works
   std::optional<std::vector<std::string>> names = {};
   std::map<int, std::string> faults = {};  // by GPU that has a result; empty: it is fit
+  // By GPU: bytes and multiplications each second. Only if speeds are measured.
+  std::map<int, std::pair<double, double>> speeds = {};
 };
 
 // Reads what the process has printed until now. Lines of other origin are left out.
@@ -54,5 +61,8 @@ std::vector<int> gpus_without_result(const GpuReport& report);
 // Returns what is wrong with the GPUs: "gpu 1 (0000:3b:00.0): ..."; empty: they are fit, or there
 // are none. missing: what a missing result means, for people.
 std::string fault_in(const GpuReport& report, std::string_view missing);
+
+// Returns the speeds of the slowest GPU, and what fault_in() returns.
+GpuSpeeds speeds_in(const GpuReport& report, std::string_view missing);
 
 }  // namespace ddprun

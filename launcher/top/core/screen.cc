@@ -21,7 +21,7 @@ constexpr std::size_t kMostFilterBytes = 64;
 constexpr int kLongWaitSeconds = 10;              // as on the page of the service
 constexpr std::int64_t kHighestRank = 1'000'000;  // higher ones are mistakes of their senders
 constexpr int kTallScreen = 20;                   // rows of a terminal that has room for long lines
-constexpr std::size_t kMostRows = 4;              // of such a line
+constexpr std::size_t kMostRows = 4;              // of such a line; of all half the terminal's
 constexpr std::size_t kIndent = 2;                // of its further rows
 constexpr std::size_t kNoLimit = 100'000;         // columns of an output that is not a terminal
 
@@ -86,7 +86,7 @@ std::string slow_text(const std::vector<TopRow>& rows) {
   return concat("ranks ", rank_ranges(slow), " are slow");
 }
 
-// Returns the text in rows of this width. The last one of `most` rows has all that is left.
+// Returns the text in rows of this width, `most` at most. The last one has all that is left.
 std::vector<std::string> rows_of(const std::string& text, std::size_t width, std::size_t most) {
   if (most == 1) return {text};
   std::string rest = wrapped(text, kIndent, width);
@@ -265,9 +265,14 @@ std::vector<TopLine> TopScreen::lines(ScreenSize size) {
   const auto width = static_cast<std::size_t>(std::max(size.columns, 1));
   const auto height = static_cast<std::size_t>(std::max(size.rows, 1));
   std::vector<TopLine> lines;
-  const std::size_t most_rows = size.rows >= kTallScreen ? kMostRows : 1;
-  for (const std::string& line : head())
-    for (std::string& row : rows_of(line, width, most_rows)) lines.push_back({std::move(row)});
+  const std::vector<std::string> heads = head();
+  const std::size_t most = size.rows >= kTallScreen ? height / 2 : 0;
+  std::size_t further = most - std::min(most, heads.size());
+  for (const std::string& line : heads) {
+    std::vector<std::string> rows = rows_of(line, width, 1 + std::min(further, kMostRows - 1));
+    further -= rows.size() - 1;
+    for (std::string& row : rows) lines.push_back({std::move(row)});
+  }
   lines.front().style = kBold;
   lines.push_back({order_text()});
   const std::vector<Column> columns = place_columns(cells_, width);

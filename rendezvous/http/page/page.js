@@ -283,12 +283,16 @@ function jobList() {
   return section;
 }
 
-// Returns what failed and, if it is known, why: the first line of the message, or the last line that
-// the worker wrote to stderr.
-function failureText(failure, what) {
+const NOT_RESTARTED = "; not restarted: ";
+
+// Returns the headline of a failure and, if it is known, why: the first line of the message, or the
+// last line that the worker wrote to stderr.
+function failureText(failure, headline) {
   const {message, stderr} = failure.first?.[0] ?? {};
   const why = plainText(message || stderr?.at(-1) || "").split("\n")[0];
-  return what.includes(why) ? what : `${what}: ${why}`;
+  if (headline.includes(why)) return headline;
+  const [what, ...rest] = headline.split(NOT_RESTARTED);
+  return [`${what}: ${why}`, ...rest].join(NOT_RESTARTED);
 }
 
 function headOf(job) {
@@ -297,9 +301,11 @@ function headOf(job) {
   const failure = lastFailure(job);
   const former = failure && !job.verdict
     ? `Generation ${failure.generation} failed: ${failureText(failure, failure.what)}` : null;
-  const isOfFailure = failure?.generation === job.generation;
+  const headline = job.verdict?.headline;
+  // A job that was stopped, or that lacks nodes, has ended for another reason than its last failure.
+  const isOfFailure = failure && headline?.startsWith(failure.what.replace(/\.\.\.$/, ""));
   const reason = !hasFailed(job) ? former
-    : isOfFailure ? failureText(failure, job.verdict.headline) : job.verdict.headline;
+    : isOfFailure ? failureText(failure, headline) : headline;
   return make("section", {},
     make("h1", {}, job.id),
     make("p", {class: hasFailed(job) ? "state bad" : "state"}, `This job ${stateOf(job)}.`, " ",
@@ -374,7 +380,10 @@ function nodesOf(job) {
     if ("first_rank" in node) {
       for (let rank = node.first_rank; rank <= node.last_rank; ++rank) {
         const cell = make("span", {class: `is-${kind}`, "data-rank": rank}, rank);
-        cells.set(rank, {cell, text, ofNode: `is-${kind}`, kind: `is-${kind}`, lines: ""});
+        // A rank that has moved may still be on the list of its former node.
+        if (!cells.has(rank) || inGeneration(job, node)) {
+          cells.set(rank, {cell, text, ofNode: `is-${kind}`, kind: `is-${kind}`, lines: ""});
+        }
         ranks.append(cell);
       }
     }
@@ -868,7 +877,8 @@ byId("main").addEventListener("click", (event) => {
 
 byId("main").addEventListener("pointerover", (event) => {
   pointed = Number(event.target.closest(".ranks span")?.dataset.rank ?? NaN);
-  if (cells.has(pointed)) paintTitle(jobNamed(chosen()[0]));
+  const job = jobNamed(chosen()[0]);
+  if (job) paintTitle(job);
 });
 
 document.addEventListener("keydown", (event) => {

@@ -1,6 +1,7 @@
 """Runs ddprun bench with three agents on this host, and in namespaces of which one has a slow link.
 
-argv[1]: the folder of the programs. The second part needs root and DDPRUN_TESTBED.
+argv[1]: the folder of the programs, argv[2]: that of a double of the CUDA driver. The second part
+needs root and DDPRUN_TESTBED.
 """
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 import unittest
 
 PROGRAMS = pathlib.Path(sys.argv.pop(1)).resolve()
+CUDA_DOUBLE = sys.argv.pop(1)
 NODES = 3
 PATIENCE = 120  # seconds
 
@@ -23,12 +25,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def bench(endpoint: str, prefix=lambda node: [], arguments=()) -> list[tuple[int, str, str]]:
+def bench(endpoint: str, prefix=lambda node: [], arguments=(),
+          variables=lambda node: {}) -> list[tuple[int, str, str]]:
     """Runs an agent for each node. Returns exit code, output and errors of each."""
     agents = [subprocess.Popen(
         [*prefix(node), PROGRAMS / "ddprun", "bench", f"--nnodes={NODES}", f"--node-rank={node}",
          f"--rdzv-endpoint={endpoint}", "--rdzv-id=bench", "--", "--max-bytes", "65536",
-         *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+         *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **variables(node)})
         for node in range(NODES)]
     ends = []
     for agent in agents:
@@ -54,10 +58,30 @@ class Bench(unittest.TestCase):
         for node, of_node in enumerate(report["nodes"]):
             self.assertEqual(of_node["host"], socket.gethostname())
             self.assertGreater(of_node["memory_bytes_per_s"], 1e8)
+            self.assertNotIn("gpus", of_node)
             for other in range(NODES):
                 link = report["link_bytes_per_s"][node][other]
                 latency = report["latency_s"][node][other]
                 self.assertTrue(other == node or (link > 1e6 and 0 < latency < 1), report)
+
+    def test_a_slow_gpu_and_one_with_a_fault_are_found(self):
+        file = self.folder / "bench.json"
+        faults = ["", "slow-copy@1", "wrong-product@0"]
+        ends = bench(f"127.0.0.1:{free_port()}", arguments=["--json", file],
+                     variables=lambda node: {"LD_LIBRARY_PATH": CUDA_DOUBLE,
+                                             "DDPRUN_TEST_GPUS": "1b,9d",
+                                             "DDPRUN_TEST_CUDA": faults[node]})
+        self.assertEqual([code for code, _, _ in ends], [0] * NODES, ends)
+        nodes = json.loads(file.read_text())["nodes"]
+        self.assertEqual([node["gpus"] for node in nodes], [2] * NODES)
+        self.assertLess(nodes[1]["gpu_memory_bytes_per_s"], 27e6)  # 512 KiB in 20 ms
+        self.assertGreater(nodes[0]["gpu_memory_bytes_per_s"], 1e8)
+        self.assertGreater(nodes[0]["gpu_multiplies_per_s"], 1e5)
+        text = "".join(out for _, out, _ in ends)
+        self.assertIn("GPUs     GPU copy  GPU multiply", text)
+        self.assertRegex(text, r"node 1 \(.*\): its slowest GPU copies 0\.0\d+ GB/s")
+        self.assertNotRegex(text, r"node [02] \(.*\): its slowest GPU copies")
+        self.assertRegex(text, r"node 2 \(.*\): gpu 0 \(0000:1b:00\.0\): a known product gave")
 
     def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(self):
         file = self.folder / "missing" / "bench.json"

@@ -91,6 +91,31 @@ TEST_F(NodeCheckGpusTest, HealthyGpusAreFit) {
   EXPECT_THAT(check->out(), HasSubstr("\n1 \n"));
 }
 
+TEST_F(NodeCheckGpusTest, TheSpeedsOfTheSlowestGpuAndFaultsAreMeasured) {
+  auto fit = start({kGpuSpeedsCommand}, two_gpus(""));
+  EXPECT_EQ(fit->wait(), 0) << fit->err();
+  const auto speeds = read_gpu_speeds(fit->out());
+  ASSERT_TRUE(speeds) << fit->out();
+  EXPECT_EQ(speeds->gpus, 2);
+  EXPECT_EQ(speeds->fault, "");
+  EXPECT_GT(speeds->multiplies_per_s, 1e5);
+  EXPECT_LT(speeds->multiplies_per_s, 1e10);
+
+  // 512 KiB in 20 ms are 26 MB/s.
+  auto slow = start({kGpuSpeedsCommand}, two_gpus("slow-copy@1"));
+  EXPECT_EQ(slow->wait(), 0) << slow->err();
+  const auto slowest = read_gpu_speeds(slow->out());
+  ASSERT_TRUE(slowest) << slow->out();
+  EXPECT_LT(slowest->bytes_per_s, 27e6);
+
+  auto crash = start({kGpuSpeedsCommand}, two_gpus("crash@1"));
+  EXPECT_EQ(crash->wait(), 0) << crash->err();
+  const auto left = read_gpu_speeds(crash->out());
+  ASSERT_TRUE(left) << crash->out();
+  EXPECT_GT(left->bytes_per_s, 1e6) << "the other GPU is measured again";
+  EXPECT_EQ(left->fault, "gpu 1 (0000:9d:00.0): its check ended without a result");
+}
+
 TEST_F(NodeCheckGpusTest, FindsEachFaultOfAGpu) {
   for (int i = 0; i < (is_whole() ? 100 : 1); ++i) {
     for (const char* bit : {"bit-at-0@1", "bit-at-1@1"}) {
@@ -250,7 +275,7 @@ TEST_F(NodeCheckGpusTest, TheHiddenCommandRefusesWrongArguments) {
                                  {"1", "1", "x"},
                                  {"0", "1"},
                                  {"x", "1"},
-                                 {"1", "0"},
+                                 {"1", "-1"},
                                  {"1", "nan"}}) {
     Arguments arguments{kGpuCheckCommand};
     arguments.insert(arguments.end(), wrong.begin(), wrong.end());

@@ -73,7 +73,11 @@ def trace_a_training(binaries: pathlib.Path, folder: pathlib.Path) -> list[dict]
             assert job.poll() is None and time.monotonic() < deadline
     finally:
         job.send_signal(signal.SIGTERM)
-        job.wait(PATIENCE)
+        try:
+            job.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            raise
 
 
 def slices_of(events: list[dict]) -> list[tuple]:
@@ -122,8 +126,10 @@ def main() -> None:
         server.shutdown()
     written = slices_of(events)
     assert len(read) == len(written), (len(read), len(written))
-    for one, other in zip(sorted(map(tuple, read)), written):
-        assert one[:2] == other[:2], (one, other)
+    # Of two slices that begin within 10 ns, the shorter one is the first in both lists.
+    place = lambda one: (*one[:2], one[2] // 10, one[3])  # noqa: E731
+    for one, other in zip(sorted(read, key=place), sorted(written, key=place)):
+        assert tuple(one[:2]) == other[:2], (one, other)
         assert all(abs(a - b) <= 1 for a, b in zip(one[2:], other[2:])), (one, other)
     print(f"Perfetto shows all {len(read)} slices of the trace")
 

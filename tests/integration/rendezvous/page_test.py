@@ -395,17 +395,19 @@ def look_at_many_ranks(sources: str) -> None:
         page.wait_for("!document.getElementById('ranks')")
         assert page.evaluate("document.querySelectorAll('.ranks .is-running').length") == RANKS
         page.wait_for_text("Node 1: runs its workers. Nothing more is known of the rank now.")
+        check_reasons(page, service, step)
         assert not page.evaluate(
             "document.querySelector('#progress, #generations, #log-trouble')"), page.text()
         refused = [one for one in page.errors if "403" in one]  # its output
         assert page.errors == refused, page.errors
     print(f"first paint {paint:.0f} ms; an update of {RANKS} ranks {update:.0f} ms, of these "
           f"{busy:.0f} ms of processor time")
-    assert busy <= 35, busy  # it takes 15
     # A machine that runs other tests at the same time is not measured, but a page that does much
     # more than it should is found.
     slack = 1 if needs.whole() else 3
-    assert paint <= 200 * slack and update <= 100 * slack, (paint, update)
+    # Of processor time it takes 15 ms.
+    assert paint <= 200 * slack and update <= 100 * slack and busy <= 35 * slack, (
+        paint, update, busy)
 
 
 def picture(page: browser.Browser, name: str) -> None:
@@ -476,21 +478,39 @@ def check_hiding(page: browser.Browser) -> None:
         page.wait_for(f"{link}.startsWith('{text}')")
 
 
+def check_reasons(page: browser.Browser, service: Simulation, step: int) -> None:
+    """What a failed job ended for. The failure of a generation is not the reason of a stop."""
+    what = "rank 1 exited with code 1"
+    for headline, reason in [
+            (f"{what}; not restarted: 3 of 3 used",
+             f"{what}: bad batch; not restarted: 3 of 3 used"),
+            ("the job was stopped: ann asked for it", "the job was stopped: ann asked for it")]:
+        state = simulated(step)
+        state["jobs"][0] |= {
+            "phase": "ended", "verdict": {"success": False, "headline": headline},
+            "failures": [
+                {"generation": 1, "what": what, "first": [{"message": "bad batch\nat 7"}]}]}
+        service.push(state)
+        page.wait_for(f"document.getElementById('reason')?.textContent === {reason!r}")
+
+
 def check_stopped_workers(page: browser.Browser, address: str) -> None:
     """The page is live while every worker is stopped."""
     status = json.load(urllib.request.urlopen(f"http://{address}/status.json", timeout=PATIENCE))
     workers = [row["pid"] for row in status["jobs"][0]["ranks"]]
     assert len(workers) == 2, status
     marks = "[...document.querySelectorAll('.ranks span')].map((one) => one.textContent).join()"
-    for worker in workers:
-        os.kill(worker, signal.SIGSTOP)
-    page.wait_for(f"{marks} === '0 ‖,1 ‖'")
-    age = "[...document.querySelectorAll('.facts dd')].at(-1).textContent"
-    former = page.evaluate(age)
-    page.wait_for(f"{age} !== '{former}'")
-    assert page.evaluate("document.getElementById('link').textContent") == "live", page.text()
-    for worker in workers:
-        os.kill(worker, signal.SIGCONT)
+    try:
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        page.wait_for(f"{marks} === '0 ‖,1 ‖'")
+        age = "[...document.querySelectorAll('.facts dd')].at(-1).textContent"
+        former = page.evaluate(age)
+        page.wait_for(f"{age} !== '{former}'")
+        assert page.evaluate("document.getElementById('link').textContent") == "live", page.text()
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
     page.wait_for(f"{marks} === '0,1'")
 
 

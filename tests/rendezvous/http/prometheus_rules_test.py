@@ -1,6 +1,7 @@
+#!/usr/bin/env python3
 """Checks the alert rules and the queries of the dashboard with Prometheus' own promtool.
 
-argv[1]: the folder packaging.
+argv[1]: the folder of the sources.
 """
 import json
 import pathlib
@@ -13,10 +14,12 @@ sys.path.append(f"{sys.path[0]}/../../support")
 import needs  # noqa: E402
 
 PATIENCE = 60  # seconds
+SOURCES = pathlib.Path(sys.argv[1])
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=SOURCES / "build")
 
 
 def promtool(*arguments: str, folder: pathlib.Path | str) -> subprocess.CompletedProcess:
-    return subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True,
+    return subprocess.run([PROMTOOL, *arguments], cwd=folder, capture_output=True, text=True,
                           timeout=PATIENCE)
 
 
@@ -30,9 +33,9 @@ def check_queries(queries: list[str]) -> subprocess.CompletedProcess:
 
 
 def main() -> None:
-    if not shutil.which("promtool"):
-        needs.skip("there is no promtool; scripts/setup --tests installs Debian's prometheus")
-    packaging = pathlib.Path(sys.argv[1])
+    if not PROMTOOL:
+        needs.skip("there is no promtool: scripts/setup --tests")
+    packaging = SOURCES / "packaging"
     done = promtool("test", "rules", "ddprun.rules_test.yml", folder=packaging / "prometheus")
     assert done.returncode == 0, done
     dashboard = json.loads((packaging / "grafana/ddprun.json").read_text())

@@ -74,6 +74,34 @@ std::string name_of(const BenchReport& report, std::size_t node) {
   return concat("node ", node, " (", report.nodes[node].host, ")");
 }
 
+// Adds a sentence for each way in which the GPUs of a node are odd.
+void add_odd_gpus(const BenchReport& report, std::size_t node, std::vector<std::string>& result) {
+  const GpuSpeeds& own = report.nodes[node].gpu;
+  const std::string name = name_of(report, node);
+  if (!own.fault.empty()) result.push_back(concat(name, ": ", own.fault));
+  std::vector<double> counts;
+  for (const BenchNode& one : report.nodes) counts.push_back(one.gpu.gpus);
+  const auto usual_count = static_cast<int>(median_of_others(counts, node, Middle::kLower));
+  if (own.gpus < usual_count)
+    result.push_back(concat(name, ": it has ", own.gpus, " GPUs, the others ", usual_count));
+  const auto compare = [&](double GpuSpeeds::*speed, const char* doing, const char* unit) {
+    std::vector<double> others;
+    for (std::size_t other = 0; other < report.nodes.size(); ++other)
+      if (const double value = report.nodes[other].gpu.*speed; other != node && value > 0)
+        others.push_back(value);
+    const double usual = median(std::move(others), Middle::kLower);
+    if (own.*speed > 0 && own.*speed < kLeastShare * usual)
+      result.push_back(concat(name, ": its slowest GPU ", doing, " ", digits(own.*speed / 1e9),
+                              unit, ", that of the others ", digits(usual / 1e9), unit));
+  };
+  compare(&GpuSpeeds::bytes_per_s, "copies", " GB/s");
+  compare(&GpuSpeeds::multiplies_per_s, "multiplies", " G/s");
+}
+
+std::string speed_of_gpu(double each_s, const char* unit) {
+  return each_s > 0 ? digits(each_s / 1e9) + unit : "-";
+}
+
 // Draws one digit for each link: its tenths of the fastest one.
 std::string picture(const BenchReport& report) {
   double most = 0;
@@ -103,11 +131,12 @@ std::vector<std::string> odd_nodes(const BenchReport& report) {
     latencies.push_back(latency_of(report, node));
   }
   std::vector<std::string> result;
-  for (std::size_t node = 0; node < report.nodes.size() && report.nodes.size() > 1; ++node) {
+  for (std::size_t node = 0; node < report.nodes.size(); ++node) {
     const double usual = median_of_others(memory, node, Middle::kLower);
     if (memory[node] < kLeastShare * usual)
       result.push_back(concat(name_of(report, node), ": its memory copies ", digits(memory[node]),
                               " GB/s, that of the others ", digits(usual), " GB/s"));
+    add_odd_gpus(report, node, result);
     if (report.nodes.size() < 3) continue;
     const double usual_link = median_of_others(links, node, Middle::kLower);
     if (links[node] < kLeastShare * usual_link)
@@ -125,13 +154,20 @@ std::vector<std::string> odd_nodes(const BenchReport& report) {
 
 std::string to_text(const BenchReport& report) {
   const bool has_links = report.nodes.size() > 1;
-  std::string text =
-      concat("  node  memory copy", has_links ? "     latency       links" : "", "  host\n");
+  const bool has_gpus =
+      std::ranges::any_of(report.nodes, [](const BenchNode& node) { return node.gpu.gpus > 0; });
+  std::string text = concat("  node  memory copy", has_links ? "     latency       links" : "",
+                            has_gpus ? "  GPUs     GPU copy  GPU multiply" : "", "  host\n");
   for (std::size_t node = 0; node < report.nodes.size(); ++node) {
     text += right(concat(node), 6) + right(digits(report.nodes[node].memory_gbs) + " GB/s", 13);
     if (has_links)
       text += right(micros(latency_of(report, node)) + " us", 12) +
               right(digits(link_of(report, node)) + " GB/s", 12);
+    if (has_gpus) {
+      const GpuSpeeds& gpu = report.nodes[node].gpu;
+      text += right(concat(gpu.gpus), 6) + right(speed_of_gpu(gpu.bytes_per_s, " GB/s"), 13) +
+              right(speed_of_gpu(gpu.multiplies_per_s, " G/s"), 14);
+    }
     text += "  " + report.nodes[node].host + "\n";
   }
   if (has_links)

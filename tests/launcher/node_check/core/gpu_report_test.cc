@@ -25,6 +25,7 @@ TEST(GpuMeasurement, EachFaultIsTold) {
             "memory: 2 words are not what was written");
   EXPECT_EQ(fault_of({.digest = 7, .bytes_per_s = kLimit}, kLimit),
             "a known product gave 7 instead of " + std::to_string(kKnownProduct));
+  EXPECT_EQ(fault_of({.bytes_per_s = 1}, 0), "") << "speeds are measured, and have no limit";
   EXPECT_EQ(fault_of({.bytes_per_s = 3.1e9}, kLimit), "memory: 3100 MB/s (limit 10000 MB/s)");
 }
 
@@ -51,6 +52,23 @@ TEST(GpuReport, AGpuWithoutAResultIsNotFit) {
 
 TEST(GpuReport, TellsOfADriverThatDoesNotWork) {
   EXPECT_EQ(fault_in(driver_fault_line("cuInit: error 999")), "gpu: cuInit: error 999");
+}
+
+TEST(GpuReport, SpeedsAreThoseOfTheSlowestGpuThatHasSome) {
+  const auto speeds = [](const std::string& report) {
+    return speeds_in(read_gpu_report(report), kMissing);
+  };
+  EXPECT_EQ(speeds(gpu_names_line({})), GpuSpeeds{});
+  EXPECT_EQ(speeds(two_gpus() + "speed 0 x 1\nspeed x 1 1\n" + gpu_fault_line(1, "") +
+                   gpu_fault_line(0, "")),
+            GpuSpeeds{.gpus = 2});
+  const std::string first = gpu_speed_line(0, {.bytes_per_s = 2e12, .multiplies_per_s = 3e11});
+  EXPECT_EQ(speeds(two_gpus() + gpu_speed_line(1, {.bytes_per_s = 1e12, .multiplies_per_s = 4e11}) +
+                   gpu_fault_line(1, "") + first + gpu_fault_line(0, "")),
+            (GpuSpeeds{2, 1e12, 3e11, ""}));
+  EXPECT_EQ(speeds(two_gpus() + first + gpu_fault_line(0, "") + gpu_speed_line(1, {}) +
+                   gpu_fault_line(1, "bad")),
+            (GpuSpeeds{2, 2e12, 3e11, "gpu 1 (0000:9d:00.0): bad"}));
 }
 
 TEST(GpuReport, WhatALibraryPrintsIsNotPartOfIt) {

@@ -109,6 +109,16 @@ TEST_F(TopScreenTest, OnATallTerminalLongLinesGoOnInFurtherRows) {
   EXPECT_EQ(lines({.columns = 80, .rows = 19})[2], "20 ranks by trouble");
 }
 
+TEST_F(TopScreenTest, LongLinesLeaveHalfOfTheTerminalToTheRanks) {
+  JobView view = job_of(20);
+  for (int i = 0; i < 50; ++i) view.goodput += "goodput ";
+  view.last_failure = view.outcome = view.phase = view.goodput;
+  screen_.show(view);
+  const std::vector<std::string> seen = lines({.columns = 80, .rows = 24});
+  EXPECT_EQ(seen[12], "20 ranks by trouble");
+  EXPECT_EQ(screen_.selected(), 0);
+}
+
 TEST_F(TopScreenTest, SaysHowLongTheGenerationRuns) {
   JobView view = job_of(2);
   view.generation_age = std::chrono::milliseconds(2100);
