@@ -395,9 +395,10 @@ def look_at_many_ranks(sources: str) -> None:
         page.wait_for("!document.getElementById('ranks')")
         assert page.evaluate("document.querySelectorAll('.ranks .is-running').length") == RANKS
         page.wait_for_text("Node 1: runs its workers. Nothing more is known of the rank now.")
+        shown = page.evaluate(
+            "document.querySelectorAll('#progress, #generations, #log-trouble').length")
+        assert shown == 0, page.text()
         check_reasons(page, service, step)
-        assert not page.evaluate(
-            "document.querySelector('#progress, #generations, #log-trouble')"), page.text()
         refused = [one for one in page.errors if "403" in one]  # its output
         assert page.errors == refused, page.errors
     print(f"first paint {paint:.0f} ms; an update of {RANKS} ranks {update:.0f} ms, of these "
