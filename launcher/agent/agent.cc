@@ -115,7 +115,11 @@ class Agent {
             log_format()),
         logs_({.max_bytes = config.options.log_max_bytes,
                .on_drained = [this] { asio::post(io_, [this] { workers_.resume_outputs(); }); },
-               .warn = [this](const std::string& text) { log_.warning(text); }}),
+               .warn = [this](const std::string& text) { log_.warning(text); },
+               .on_trouble =
+                   [this](const std::string& text) {
+                     asio::post(io_, [this, text] { report_log_trouble(text); });
+                   }}),
         supervisor_({.host = host_name(),
                      .slots = config.slots,
                      .grace = config.options.grace.value_or(config.default_grace),
@@ -444,6 +448,11 @@ class Agent {
     output_drain_.hurry();
     feed(UserSignal{SIGTERM, UserSignal::Way::kDirect, UserSignal::Meaning::kStop});
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
+  }
+
+  void report_log_trouble(const std::string& text) {
+    reporter_.set_log_trouble(text);
+    if (!over_) rendezvous_.link().send(reporter_.status());
   }
 
   void warn_of_silent(const std::vector<std::size_t>& workers) {

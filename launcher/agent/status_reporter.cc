@@ -24,6 +24,7 @@ AgentStatus StatusReporter::status() {
   status.step = parts_.workers.highest_step();
   status.times = parts_.workers.times();
   status.times.stopped = progress_.suspended_for(now);
+  status.log_trouble = log_trouble_;
   progress_.see_step(status.step);
   return status;
 }

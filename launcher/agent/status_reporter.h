@@ -66,6 +66,8 @@ class StatusReporter {
   void report_later();
   // Forgets the slow ranks, because the workers will end.
   void generation_ends() { progress_.set_slow({}); }
+  // Notes what is wrong with the log files (LogWriter).
+  void set_log_trouble(const std::string& text) { log_trouble_ = text; }
   // Notes that the workers were suspended (SIGTSTP), or continue.
   void suspended() { progress_.suspended(BootClock::now()); }
   void resumed() { progress_.resumed(BootClock::now()); }
@@ -88,6 +90,7 @@ class StatusReporter {
   NodeProgress progress_;
   StepCollector step_collector_;
   StepRate steps_;
+  std::string log_trouble_;
   bool is_closed_ = false;
 };
 

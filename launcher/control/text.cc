@@ -85,7 +85,7 @@ std::string job_text(const Json& job, const std::string& progress) {
     nodes.push_back({has_place ? "node " + digits(node, "node_rank") : no_place, text(node, "host"),
                      ranks_of(node), text(node, "phase"),
                      node.value("connected", true)
-                         ? unfit
+                         ? (unfit.empty() ? text(node, "log_trouble") : unfit)
                          : "silent for " + to_text(Duration(std::chrono::milliseconds(silent)))});
   }
   all += table_text(nodes, "  ");

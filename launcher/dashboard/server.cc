@@ -33,7 +33,6 @@ constexpr Duration kRefresh = std::chrono::seconds(1);
 constexpr int kOrders = 4;         // at a time
 constexpr std::size_t kFeeds = 8;  // at a time: each is a process
 constexpr std::string_view kLines = "200";
-constexpr std::string_view kCalls = "20";
 
 }  // namespace
 
@@ -104,21 +103,24 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (path == "/events") return HttpPage{.type = "text/event-stream", .is_stream = true};
     if (const std::optional<Rank> rank = rank_in_path(path, "/output/")) {
-      return feed_of("logs", *rank, {"--follow", concat("--lines=", kLines)});
+      return feed_of(*rank);
     }
     if (const std::optional<Rank> rank = rank_in_path(path, "/flight/")) {
-      return feed_of("flight", *rank, {concat("--last=", kCalls)});
+      return page_of_answer({.what = UserRequest::What::kFlight,
+                             .number = 1,
+                             .job = job(),
+                             .by = who_asks(),
+                             .rank = *rank});
     }
     return std::nullopt;
   }
 
-  // Returns a stream of what this command of ddprun says of the rank.
-  HttpPage feed_of(std::string_view command, Rank rank, const std::vector<std::string>& options) {
+  // Returns a stream of what the rank writes.
+  HttpPage feed_of(Rank rank) {
     std::erase_if(feeds_, [](const auto& feed) { return feed.expired(); });
     if (feeds_.size() >= kFeeds) return text_page(std::string(kTooManyOrders), 503);
-    std::vector<std::string> words{commands_.program, std::string(command),
-                                   concat("--rank=", rank)};
-    words.insert(words.end(), options.begin(), options.end());
+    std::vector<std::string> words{commands_.program, "logs", concat("--rank=", rank), "--follow",
+                                   concat("--lines=", kLines)};
     words.insert(words.end(), commands_.arguments.begin(), commands_.arguments.end());
     auto feed = std::make_shared<CommandFeed>(io_, std::move(words), commands_.variables);
     feeds_.push_back(feed);
@@ -131,9 +133,16 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!order) return text_page(std::string(kOrderFormIs), 400);
     if (order->job != job()) return text_page("this page has no such job", 404);
     if (std::optional<HttpPage> late = refuse_late(*order, status_.generation())) return *late;
+    return page_of_answer({.what = order->what,
+                           .number = 1,
+                           .job = order->job,
+                           .by = who_asks(),
+                           .rank = order->rank});
+  }
+
+  // Returns the page that answers this request.
+  HttpPage page_of_answer(UserRequest asked) {
     if (orders_ >= kOrders) return text_page(std::string(kTooManyOrders), 503);
-    UserRequest asked{
-        .what = order->what, .number = 1, .job = order->job, .by = who_asks(), .rank = order->rank};
     return HttpPage{.later = [this, asked = std::move(asked)](const HttpFinish& finish) {
       ask(asked, finish);
     }};

@@ -1,8 +1,8 @@
 // DashboardServer: serves the page of one job to browsers of this user on this host.
 //
-// It asks for the status every second, and passes buttons on, as the commands of ddprun do. For a
-// page that shows a rank it runs `ddprun logs` and `ddprun flight`. It serves only connections of
-// this user and of root, and among them only a browser that has the cookie
+// It asks for the status every second, and passes buttons on, as the commands of ddprun do. So it
+// asks for the last calls of a rank. For a page that shows a rank it runs `ddprun logs`. It serves
+// only connections of this user and of root, and among them only a browser that has the cookie
 // (launcher/dashboard/access.h).
 //
 // One thread, which runs the io_context, makes all calls. Questions to the job run in threads of

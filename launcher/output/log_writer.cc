@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/background_thread.h"
+#include "base/concat.h"
 #include "base/write_all.h"
 #include "launcher/output/core/gap.h"
 #include "launcher/output/core/log_rotation.h"
@@ -36,8 +37,10 @@ class LogFile {
   bool is_new = true;  // it has to be created
   bool ended = false;
   bool was_full = false;
-  bool gave_up = false;        // nothing waits for the disk until the queue is empty
-  std::uint64_t overflow = 0;  // bytes dropped while gave_up
+  bool gave_up = false;                     // nothing waits for the disk until the queue is empty
+  std::uint64_t overflow = 0;               // bytes dropped while gave_up
+  std::string failure;                      // why what comes for it is lost; empty: it is written
+  std::optional<TimePoint> retry_due = {};  // as of OutputGap
 
   // --- used by the thread ---
 
@@ -46,6 +49,9 @@ class LogFile {
   void put(std::string_view bytes, std::uint64_t overflowed, bool is_end);
   // Returns the warnings for the user since the last call.
   std::vector<std::string> take_news() { return gap_.take_news(); }
+  // Returns how many bytes are missing for good since the last call.
+  std::uint64_t take_lost() { return std::exchange(lost_, 0); }
+  const OutputGap& gap() const { return gap_; }
   const std::string& path() const { return path_; }
 
  private:
@@ -63,6 +69,7 @@ class LogFile {
   LogRotation rotation_;
   std::string held_;  // an unfinished line
   OutputGap gap_;
+  std::uint64_t lost_ = 0;
   bool mid_line_ = false;  // the last byte written did not end a line
 };
 
@@ -79,6 +86,7 @@ void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end)
     make();
     if (!fd_.valid()) begin_missing(errno_text(errno));
   }
+  if (const auto due = gap_.retry_due(); due && BootClock::now() >= *due) try_again();
   const std::string begun = held_.empty() ? "" : held_.append(bytes);
   std::string_view left = begun.empty() ? bytes : begun;
   while (true) {
@@ -97,7 +105,10 @@ void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end)
     gap_.drop_unseen(overflowed);
   }
   if (!is_end) return;
-  if (gap_.missing() > 0 && !try_again()) gap_.report_loss();
+  if (gap_.missing() > 0 && !try_again()) {
+    lost_ += gap_.missing();
+    gap_.report_loss();
+  }
   fd_.reset();
 }
 
@@ -143,6 +154,7 @@ bool LogFile::try_again() {
     begin_missing(errno_text(errno));
     return false;
   }
+  lost_ += gap_.missing();
   gap_.close();
   return true;
 }
@@ -150,12 +162,50 @@ bool LogFile::try_again() {
 struct LogWriter::State : WriterState {
   LogWriterOptions options;
   std::vector<std::shared_ptr<LogFile>> files;
+  std::string trouble;      // that was reported last
+  bool is_failing = false;  // a file is
+  std::string first;        // why the first file failed, and which it is
+  std::uint64_t lost = 0;   // bytes that are missing in files
 
   std::shared_ptr<LogFile> next() const {
     const auto found = std::ranges::find_if(files, [](const auto& file) {
       return file->is_new || file->ended || !file->queued.empty() || file->overflow > 0;
     });
     return found == files.end() ? nullptr : *found;
+  }
+  // Returns the file for which a retry is due first; null: for none.
+  std::shared_ptr<LogFile> first_due() const {
+    std::shared_ptr<LogFile> first;
+    for (const auto& file : files) {
+      if (file->retry_due && (!first || *file->retry_due < *first->retry_due)) first = file;
+    }
+    return first;
+  }
+  // Reports what is wrong after a change of this file. why: of its last failure.
+  void report(const LogFile& file, const std::string& why) {
+    const auto failing =
+        std::ranges::find_if(files, [](const auto& one) { return !one->failure.empty(); });
+    const bool was_failing = std::exchange(is_failing, failing != files.end());
+    if (is_failing && !was_failing) {
+      first = concat((*failing)->failure, " (first ", (*failing)->path(), ")");
+    } else if (first.empty() && lost > 0) {
+      first = concat(why, " (first ", file.path(), ")");
+    }
+    if (!is_failing && lost == 0) first.clear();
+    say(is_failing ? concat("log files are not written, so output is lost: ", first)
+        : lost > 0 ? concat(lost, " bytes are missing in log files: ", first)
+                   : "");
+  }
+  void say(std::string now) {
+    if (now == trouble) return;
+    trouble = std::move(now);
+    if (options.on_trouble) options.on_trouble(trouble);
+  }
+  void begin_anew() {
+    is_failing = false;
+    first.clear();
+    lost = 0;
+    say("");
   }
 };
 
@@ -174,6 +224,7 @@ Result<std::shared_ptr<LogFile>> LogWriter::open(const std::string& path) {
   }
   {
     const std::lock_guard lock(state_->mutex);
+    if (std::ranges::all_of(state_->files, &LogFile::ended)) state_->begin_anew();
     state_->files.push_back(file);
   }
   state_->wake.notify_one();
@@ -207,12 +258,15 @@ bool LogWriter::is_full(const LogFile& file) const {
 }
 
 void LogWriter::stop_waiting(LogFile& file) {
+  const std::string why = "the disk has accepted nothing for " + to_text(kPatience);
   {
     const std::lock_guard lock(state_->mutex);
     if (!file.was_full || std::exchange(file.gave_up, true)) return;
+    file.failure = why;
+    state_->report(file, why);
   }
-  state_->options.warn("log file " + file.path() + ": the disk has accepted nothing for " +
-                       to_text(kPatience) + "; output that it does not accept is dropped");
+  state_->options.warn("log file " + file.path() + ": " + why +
+                       "; output that it does not accept is dropped");
 }
 
 void LogWriter::when_flushed(std::function<void()> then) {
@@ -226,7 +280,13 @@ void LogWriter::run(State& state) {
   std::unique_lock lock(state.mutex);
   while (true) {
     std::shared_ptr<LogFile> file;
-    state.wake.wait(lock, [&] { return state.over || (file = state.next()); });
+    const auto wakes = [&] { return state.over || (file = state.next()); };
+    const std::shared_ptr<LogFile> due = state.first_due();
+    if (!due) {
+      state.wake.wait(lock, wakes);
+    } else if (!state.wake.wait_until(lock, *due->retry_due, wakes)) {
+      file = due;
+    }
     if (state.over) return;
     bytes.clear();
     bytes.swap(file->queued);
@@ -246,6 +306,10 @@ void LogWriter::run(State& state) {
     state.writing = false;
     if (state.over) return;
     for (const std::string& text : news) state.options.warn(text);
+    file->failure = !ended && file->gap().is_open() ? file->gap().why() : "";
+    file->retry_due = file->gap().retry_due();
+    state.lost += file->take_lost();
+    state.report(*file, file->gap().why());
     if (!state.next()) state.say_flushed();
   }
 }

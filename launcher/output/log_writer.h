@@ -6,7 +6,8 @@
 //
 // Bytes that cannot be written are dropped and counted (OutputGap). The console gets a line
 // when dropping begins and when it ends. The file gets a line where bytes are missing. The
-// write is retried after a second, then after longer and longer times.
+// write is retried after a second, then after longer and longer times, also if no bytes come.
+// What is wrong with the files of a generation is one text (LogWriterOptions::on_trouble).
 //
 // A disk that is only slower than the workers makes them wait. While kHighWater bytes of a file are
 // queued, is_full() returns true and the caller stops reading. After kPatience without progress the
@@ -16,8 +17,8 @@
 // With a size limit, a full file is renamed to <name>.1 and replaces the previous <name>.1
 // (LogRotation).
 //
-// Functions may be called from any thread. on_drained and warn are called from the writer's
-// thread, but stop_waiting() calls warn on its caller's thread.
+// Functions may be called from any thread. on_drained, warn and on_trouble are called from the
+// writer's thread, but stop_waiting() and open() call the latter two on their caller's thread.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,9 @@ struct LogWriterOptions {
   std::function<void()> on_drained;
   // Gets warnings for the user. Must not call back.
   std::function<void(const std::string& text)> warn;
+  // Gets each time what is wrong now: files are not written, or bytes are missing in them. Empty:
+  // nothing is. A file that is opened when no other one is begins anew. Must not call back.
+  std::function<void(const std::string& text)> on_trouble = {};
 };
 
 class LogWriter {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/concat.h"
+#include "base/counted.h"
 #include "launcher/control/json_fields.h"
 #include "launcher/control/text.h"
 #include "rendezvous/protocol/core/rank_row.h"
@@ -64,6 +65,18 @@ std::string failure_text(const Json& failure) {
   return why.empty() || what.find(why) != std::string::npos ? what : concat(what, ": ", why);
 }
 
+// Returns what is wrong with the log files of the first node that has such trouble, and how many
+// others have.
+std::string log_trouble_of(const Json& nodes) {
+  std::string trouble;
+  std::int64_t others = -1;
+  for (const Json& node : nodes) {
+    const std::string one = text_field(node, "log_trouble");
+    if (!one.empty() && ++others == 0) trouble = concat(text_field(node, "host"), ": ", one);
+  }
+  return others > 0 ? concat(trouble, "; also on ", counted(others, "other node")) : trouble;
+}
+
 }  // namespace
 
 JobView view_of(const Json& picture) {
@@ -83,6 +96,7 @@ JobView view_of(const Json& picture) {
     view.goodput = text_field(object_field(job, "times"), "what");
     const Json& failures = list_field(job, "failures");
     if (!failures.empty()) view.last_failure = failure_text(failures.back());
+    view.log_trouble = log_trouble_of(list_field(job, "nodes"));
     const Json& verdict = object_field(job, "verdict");
     if (!verdict.empty()) {
       view.outcome =

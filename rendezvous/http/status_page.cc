@@ -87,6 +87,9 @@ Json describe(const Membership::Member& member, TimePoint now) {
   if (!member.status.unfit.empty()) {
     json["unfit"] = clipped(member.status.unfit, kFailureMessageBytes);
   }
+  if (!member.status.log_trouble.empty()) {
+    json["log_trouble"] = clipped(member.status.log_trouble, kFailureMessageBytes);
+  }
   if (member.assignment) {
     const int first_rank = member.assignment->first_rank.value;
     json["node_rank"] = member.assignment->node_rank.value;

@@ -72,6 +72,7 @@ void fields(F& at, Of<F, AgentStatus>& status) {
   at.optional("times", status.times != WorkTimes(), status.times);
   at.optional("sightings", !status.snapshots.empty(), status.snapshots, Most{kMaxSnapshots});
   at.optional("unfit", !status.unfit.empty(), status.unfit, kMaxTextBytes);
+  at.optional("log_trouble", !status.log_trouble.empty(), status.log_trouble, kMaxTextBytes);
 }
 
 template <class F>

@@ -1,5 +1,5 @@
-// PageRequests: requests of the HTTP page (stop, restart, stacks) that are not answered yet. To the
-// JobTable each is a connection, as that of a command is.
+// PageRequests: requests of the HTTP page (stop, restart, stacks, flight records) that are not
+// answered yet. To the JobTable each is a connection, as that of a command is.
 //
 // Owner: ServiceClients, on the io_context's thread, which makes all calls and gets all
 // callbacks. No callback follows the end of this object.

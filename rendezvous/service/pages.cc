@@ -108,27 +108,37 @@ std::string why_no_output(const HttpRequest& request, const ServiceView& service
                 " may be the name of another site");
 }
 
-// Returns the output of a rank, live.
-HttpPage page_of_output(const HttpRequest& request, Rank rank, const ServiceView& service) {
+// Returns the page that answers this request of a browser.
+HttpPage page_of_answer(UserRequest asked, const ServiceView& service) {
+  return {.later = [ask = service.ask, asked = std::move(asked)](const HttpFinish& finish) {
+    ask(asked, finish);
+  }};
+}
+
+// Returns what a rank writes, live (kLogs), or its last calls (kFlight).
+HttpPage page_of_rank(const HttpRequest& request, UserRequest::What what, Rank rank,
+                      const ServiceView& service) {
   if (service.role && !service.role->leads()) return page_of_leader(request, service);
   if (service.is_draining) return text_page("the service is stopping", 503);
   const bool is_own =
       request.origin.empty() || is_same_origin(request.origin, request.host, request.encrypted);
   if (!is_own) return text_page("only this service's page may read this", 403);
   if (const std::string why = why_no_output(request, service); !why.empty()) {
-    return text_page(concat("output of workers: ", why), 403);
+    return text_page(concat("output and calls of workers: ", why), 403);
   }
   const auto query = form_values(request.query, {"job"});
   const std::string job = query ? query->front() : "";
   if (job.empty() || !why_no_name(job).empty()) {
-    return text_page("the form is /output/RANK?job=ID", 400);
+    return text_page(concat("the form is ", request.path, "?job=ID"), 400);
   }
   if (!service.keys.empty() && !has_common_key(service.keys, job)) {
-    return text_page("this job has a key of its own: use ddprun logs with it", 403);
+    return text_page("this job has a key of its own: use the commands of ddprun with it", 403);
   }
-  return {.type = "text/event-stream",
-          .is_stream = true,
-          .feed = service.follow(job, rank, concat("a page on ", request.peer))};
+  UserRequest asked{
+      .what = what, .number = 1, .job = job, .by = "a page on " + request.peer, .rank = rank};
+  if (what == UserRequest::What::kFlight) return page_of_answer(std::move(asked), service);
+  return {
+      .type = "text/event-stream", .is_stream = true, .feed = service.follow(job, rank, asked.by)};
 }
 
 // Exchanges the token in the form of the page for a cookie that scripts cannot read.
@@ -173,9 +183,7 @@ HttpPage page_of_order(const HttpRequest& request, const ServiceView& service) {
                     .job = order->job,
                     .by = "a page on " + request.peer,
                     .rank = order->rank};
-  return HttpPage{.later = [ask = service.ask, asked = std::move(asked)](const HttpFinish& finish) {
-    ask(asked, finish);
-  }};
+  return page_of_answer(std::move(asked), service);
 }
 
 template <class Make>
@@ -254,7 +262,10 @@ std::optional<HttpPage> ServicePages::page(const HttpRequest& request, const Ser
     return HttpPage{.type = "text/event-stream", .is_stream = true};
   }
   if (const std::optional<Rank> rank = rank_in_path(path, "/output/")) {
-    return page_of_output(request, *rank, service);
+    return page_of_rank(request, UserRequest::What::kLogs, *rank, service);
+  }
+  if (const std::optional<Rank> rank = rank_in_path(path, "/flight/")) {
+    return page_of_rank(request, UserRequest::What::kFlight, *rank, service);
   }
   return std::nullopt;
 }

@@ -3,9 +3,10 @@
 //
 //   read   anyone, if the service has no keys. Else the read token of the key for every job, or a
 //          browser's cookie for it or for the write token
-//   output (what workers write) who may act. A service without keys shows it as it answers
-//          `ddprun logs`: to anyone, unless it has munge. Without TLS the browser must name this
-//          host in a way that no other site can (is_name_of_no_other_site())
+//   output (what workers write, and their last calls) who may act. A service without keys shows
+//          them as it answers `ddprun logs` and `flight`: to anyone, unless it has munge. Without
+//          TLS the browser must name this host in a way that no other site can
+//          (is_name_of_no_other_site())
 //   act    (stop, restart, stacks) a browser's cookie for the write token of the key for every
 //          job, over TLS; not for a job that has a key of its own. Without a key for every job, or
 //          without TLS, no one

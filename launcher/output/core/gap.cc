@@ -44,6 +44,10 @@ std::string_view OutputGap::writable(std::string_view bytes, TimePoint now) {
   return bytes.substr(length);
 }
 
+std::optional<TimePoint> OutputGap::retry_due() const {
+  return is_open_ && !mid_line_ ? std::optional(retry_at_) : std::nullopt;
+}
+
 // Keeps the time between retries as long as it has become. Otherwise a disk that has room only
 // now and then would cause a warning every second.
 void OutputGap::close() {

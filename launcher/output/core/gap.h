@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,9 @@ class OutputGap {
   // Returns the part of the bytes that should be written now, from the beginning of a line. The
   // rest is dropped. Empty: all of it was dropped. REQUIRES: the gap is open.
   std::string_view writable(std::string_view bytes, TimePoint now);
+  // Returns when a write should be tried although no bytes have come; nullopt: it should not,
+  // because the gap is closed, or would not end at a line's end.
+  std::optional<TimePoint> retry_due() const;
   // Records that a write has succeeded. If bytes are missing, this is news.
   void close();
   // Makes loss() news.

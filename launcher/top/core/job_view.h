@@ -30,6 +30,7 @@ struct JobView {
   Progress progress;         // of the foremost rank
   std::string goodput;       // a sentence
   std::string last_failure;  // why the last restart was needed
+  std::string log_trouble;   // what is wrong with log files of nodes
   std::string outcome;       // how the job has ended; empty: it has not
   std::vector<TopRow> ranks;
   std::int64_t ranks_left_out = 0;  // for which there was no room

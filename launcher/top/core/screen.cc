@@ -234,6 +234,7 @@ std::vector<std::string> TopScreen::head() const {
   std::vector<std::string> lines{first};
   if (!view_.goodput.empty()) lines.push_back(view_.goodput);
   if (!view_.last_failure.empty()) lines.push_back("last failure: " + view_.last_failure);
+  if (!view_.log_trouble.empty()) lines.push_back(view_.log_trouble);
   if (std::string waits = waits_text(view_.ranks, view_.ranks_left_out); !waits.empty()) {
     lines.push_back(std::move(waits));
   }

@@ -5,6 +5,7 @@
 import {actionsOf, buttonsOf, giveToken, giveTokenOfAddress, isDashboard, learnRights, mayAct,
   whyNoOutput} from "./actions.js";
 import {make} from "./elements.js";
+import {bytes, count, duration} from "./numbers.js";
 import {commandsOf, failuresOfRank, follow, plainText, rankOf, TRY_AGAIN_MS} from "./rank.js";
 
 const NO_NEWS_MS = 15000; // the service sends an event every 5 s, at least
@@ -32,19 +33,9 @@ const byId = (id) => document.getElementById(id);
 
 // --- numbers as text -------------------------------------------------------------------------------
 
-function duration(ms) {
-  const s = Math.max(0, ms) / 1000;
-  if (s < 10) return `${s.toFixed(1)} s`;
-  if (s < 100) return `${Math.round(s)} s`;
-  if (s < 6000) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
-  if (s < 360000) return `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
-}
-
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 // Without steps, lost work is not known: see goodput.md.
 const goodput = (times) => (times.steps_reported ? "" : "≤ ") + percent(times.goodput);
-const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const clock = (time) => new Date(time).toLocaleTimeString();
 const moment = (time) => new Date(time).toLocaleString();
 
@@ -396,10 +387,11 @@ function nodesOf(job) {
         ranks.append(cell);
       }
     }
+    const state = make("div", {}, make("span", kind === "lost" ? {class: "bad"} : {}, text),
+      node.log_trouble ? make("p", {class: "bad"}, node.log_trouble) : null);
     const step = make("span", {"data-node": node.node_rank ?? ""}, stepOfNode(job, node));
     if ("node_rank" in node) stepCells.set(node.node_rank, step);
-    return [node.node_rank, node.host, make("span", kind === "lost" ? {class: "bad"} : {}, text),
-      ranks, step];
+    return [node.node_rank, node.host, state, ranks, step];
   });
   return make("section", {}, make("h2", {}, "Nodes and ranks"),
     table([["node", "number"], ["host", "name"], ["state", ""], ["ranks", ""], ["step", "number"]],
@@ -413,14 +405,6 @@ function nodesOf(job) {
 const LEGEND = "▼12: 12 steps behind · ◷: in one collective for 10 s or longer · !: slow · " +
   "‖: stopped · ✕: failed · ✓: done · lines: solid for its processor, dotted for its memory " +
   "against that of the largest rank";
-
-function bytes(number) {
-  if (number === undefined) return undefined;
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let i = 0;
-  for (; number >= 1024 && i < units.length - 1; ++i) number /= 1024;
-  return `${number >= 100 || i === 0 ? Math.round(number) : number.toFixed(1)} ${units[i]}`;
-}
 
 const seconds = (number) => number === undefined ? undefined : duration(number * 1000);
 const share = (number) => number === undefined ? undefined : `${number} %`;
@@ -506,6 +490,14 @@ function waitsOf(job) {
   return `${named(waiting, "has", "have")} waited ${LONG_WAIT_S} s or longer in a collective${
     others.length > 0 ? `; ${named(others, "has not", "have not")}` : ""}${
     hidden > 0 ? `; ${count(hidden, "rank")} ${hidden === 1 ? "is" : "are"} not shown` : ""}`;
+}
+
+// Returns what is wrong with the log files of nodes. Empty: nothing is.
+function logTroubleOf(job) {
+  const [first, ...others] = job.nodes.filter((node) => node.log_trouble);
+  if (!first) return "";
+  return `${first.host}: ${first.log_trouble}${
+    others.length > 0 ? `; also on ${count(others.length, "other node")}` : ""}`;
 }
 
 // Changes the text of an element that has nothing else.
@@ -741,14 +733,9 @@ function render() {
     const places = nodes.map((node) => node.connected ? {...node, silent_ms: 0} : node);
     show([["head", [head, stepOf(job), stepsPerSecond(job), nodes.length, failures.length],
       () => headOf(job)],
-    ["waits", [waitsOf(job)], () => {
-      const text = waitsOf(job);
-      return text && make("p", {class: "bad", id: "waits"}, text);
-    }],
-    ["slow", [slowOf(job)], () => {
-      const text = slowOf(job);
-      return text && make("p", {class: "bad", id: "slow"}, text);
-    }],
+    ...[["waits", waitsOf(job)], ["slow", slowOf(job)],
+      ["log-trouble", logTroubleOf(job)]].map(([key, text]) =>
+      [key, [text], () => text && make("p", {class: "bad", id: key}, text)]),
     ["progress", [id, progressOf(job)], () => progressOfJob(job)],
     ["actions", [id, buttonsOf(job)], () => actionsOf(job, () => generationOf(id), render)],
     ["goodput", [id, times], () => goodputOf(job)],
@@ -757,7 +744,7 @@ function render() {
       : [["rank", [id, rank, row, row ? null : places], () => chosenRankOf(job, row, rank)],
         ["rank-details", [id, rank, isDashboard(), whyNoOutput(), mayAct()],
           () => rankOf(id, rank, () => hostOf(id, rank), () => generationOf(id), render)],
-        ...(isDashboard() ? [] : [["rank-elsewhere", [id, rank, row?.host, whyNoOutput()],
+        ...(isDashboard() ? [] : [["rank-elsewhere", [id, rank, row?.host, whyNoOutput(), mayAct()],
           () => commandsOf(id, rank, row?.host)]]),
         ["rank-restarts", [id, rank, failures, generations],
           () => restartsOfRank(job, rank, failuresOfRank(job, rank))]]),

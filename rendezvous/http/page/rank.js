@@ -1,8 +1,9 @@
 // What a rank has written, its last calls, its stack, and the generations that it failed in. Output
-// and calls come as events of their own, only while this page shows the rank. A service sends no
-// calls. Every text becomes textContent.
+// comes as events of its own, only while this page shows the rank. Its calls are asked for once.
+// Every text becomes textContent.
 
 import {give, isDashboard, learnRights, mayAct, whyNoOutput} from "./actions.js";
+import {callsText} from "./calls.js";
 import {make} from "./elements.js";
 
 export const TRY_AGAIN_MS = 10000; // after a stream was refused
@@ -38,10 +39,10 @@ async function whyRefused(path) {
   return ["it was refused", true];
 }
 
-// Follow: shows what a stream sends, in an element.
+// Follow: shows the output that a stream sends, in an element.
 class Follow {
-  // nothing: what the note says while nothing has come. over(): what it says at the end.
-  constructor(path, pre, note, nothing, over) {
+  // over(): what the note says at the end.
+  constructor(path, pre, note, over) {
     note.textContent = "connecting";
     this.source = new EventSource(path);
     let text = "";
@@ -53,7 +54,7 @@ class Follow {
     this.source.onopen = () => {
       text = "";
       show();
-      note.textContent = nothing;
+      note.textContent = "It has written nothing yet.";
     };
     this.source.onmessage = (event) => {
       const news = JSON.parse(event.data);
@@ -85,17 +86,36 @@ class Follow {
   }
 }
 
-let followed = null; // {section, state, follows}: what is open now
+// Asks for the last calls of the rank of this section, and shows them.
+async function showCalls(section) {
+  const {job, rank} = section.dataset;
+  const button = section.querySelector("#flight-again");
+  const note = section.querySelector("#rank-flight-note");
+  if (button.disabled) return;
+  button.disabled = true;
+  note.textContent = "asking";
+  try {
+    const answer = await fetch(`flight/${rank}?${new URLSearchParams({job})}`);
+    const text = await answer.text();
+    note.textContent = answer.ok ? "" : text.trim();
+    section.querySelector("#rank-flight").textContent = answer.ok ? callsText(text) : "";
+  } catch {
+    note.textContent = "No answer came.";
+  }
+  button.disabled = false;
+}
 
-// Opens the streams of this section of rankOf(), and closes those of another one. null: closes all.
+let followed = null; // {section, state, output}: what is open now
+
+// Opens the output of this section of rankOf(), and closes that of another one. null: closes it.
 // state: of the job. A stream that the service has ended or refused is opened again in another state:
 // there may be a new run of the job. One that was refused for now is also opened again after a while.
 // isOver: the job has ended, so no stream is opened. An open one still has the last lines.
 export function follow(section, state, isOver) {
-  const isOld = followed?.follows[0].isEnded
-    && (followed.state !== state || followed.follows[0].isDueAgain);
+  const isSame = followed?.section === section && followed.state === state;
+  const isOld = followed?.output.isEnded && (followed.state !== state || followed.output.isDueAgain);
   if (followed?.section === section && !isOld) return;
-  followed?.follows.forEach((one) => one.close());
+  followed?.output.close();
   followed = null;
   if (!section?.dataset.job) return;
   if (isOver) {
@@ -103,37 +123,28 @@ export function follow(section, state, isOver) {
     return;
   }
   const {job, rank} = section.dataset;
-  const open = (what, nothing, over) => new Follow(
-    `${what}/${rank}?${new URLSearchParams({job})}`,
-    section.querySelector(`#rank-${what}`), section.querySelector(`#rank-${what}-note`), nothing,
-    over);
-  const output = open("output", "It has written nothing yet.", section.over);
-  const opened = {section, state, follows: [output]};
-  followed = opened;
-  if (!isDashboard()) return;
-  const openCalls = () => open("flight", "asking", () => "");
-  opened.follows.push(openCalls());
-  section.querySelector("#flight-again").onclick = () => {
-    if (followed !== opened) return;
-    opened.follows.pop().close();
-    opened.follows.push(openCalls());
-  };
+  const output = new Follow(`output/${rank}?${new URLSearchParams({job})}`,
+    section.querySelector("#rank-output"), section.querySelector("#rank-output-note"),
+    section.over);
+  followed = {section, state, output};
+  if (!isSame) showCalls(section);
 }
 
 const quoted = (text) => /^[\w.:/@%+=,-]+$/.test(text) ? text
   : `'${text.replaceAll("'", "'\\''")}'`;
 
-// Returns the commands that show the rank, for the page of a service.
+// Returns the commands that show what this page does not, for the page of a service.
 export function commandsOf(id, rank, host) {
   const last = quoted(id);
   const why = whyNoOutput();
   const lines = ["logs -f", "flight", "stacks"].map(
     (command) => `ddprun ${command} --rank ${rank} -- ${last}`);
   const place = quoted(location.host);
+  const what = why ? "Its output and its calls" : "More of its output and its calls";
   return make("section", {id: "rank-elsewhere"},
-    why ? make("p", {}, `Its output is not shown here: ${why}.`) : null,
-    make("p", {}, `${why ? "Its output, its" : "Its"} calls and its stack: in a terminal`,
-      ` on ${host ?? "its host"}, by the user of the job:`),
+    why ? make("p", {}, `Its output and its calls are not shown here: ${why}.`) : null,
+    make("p", {}, what, mayAct() ? "" : ", and its stack",
+      `: in a terminal on ${host ?? "its host"}, by the user of the job:`),
     make("pre", {tabindex: "0", id: "rank-commands"}, lines.join("\n")),
     make("p", {}, "On another host, add ", make("code", {}, `--rdzv-endpoint=${place}`),
       ". A page with the same: ",
@@ -178,11 +189,9 @@ export function rankOf(id, rank, host, generation, changed) {
     section.over = () => isDashboard()
       ? `Nothing more comes here. In a terminal on ${host() ?? "its host"}: ` +
         `ddprun logs -f --rank ${rank} -- ${quoted(id)}` : "The job has ended.";
-    section.append(...part("output", "Output"));
-    if (isDashboard()) {
-      section.append(...part("flight", "Last calls"),
-        make("button", {id: "flight-again", type: "button"}, "Show its calls again"));
-    }
+    const again = make("button", {id: "flight-again", type: "button"}, "Show its calls again");
+    again.addEventListener("click", () => showCalls(section));
+    section.append(...part("output", "Output"), ...part("flight", "Last calls"), again);
   }
   if (mayAct()) section.append(stackOf(id, rank, generation, changed));
   return section;

@@ -10,6 +10,7 @@
 #include "base/earlier.h"
 #include "base/exit_codes.h"
 #include "base/host_port.h"
+#include "base/is_control.h"
 #include "base/signal_names.h"
 #include "rendezvous/membership/core/node_order.h"
 #include "rendezvous/protocol/core/list_of_names.h"
@@ -325,10 +326,14 @@ void Membership::take_status(const std::string& agent_id, const AgentStatus& sta
   const bool waited = is_available(member);
   const bool is_first = member.status.generation != status.generation;
   const bool was_fit = member.status.unfit.empty();
+  const std::string log_trouble = std::move(member.status.log_trouble);
   member.status = status;
   member.status.unfit = clipped(std::move(member.status.unfit), kMaxMessageBytes);
+  member.status.log_trouble = clipped(in_one_line(status.log_trouble), kMaxMessageBytes);
   recount(member);
   if (phase_ == JobPhase::kEnded) return;
+
+  if (member.status.log_trouble != log_trouble) note_log_trouble(member);
 
   if (was_fit && !status.unfit.empty()) take_out_unfit(member);
   if (status.leaving != 0) note_leaving(member, status.leaving);
@@ -744,6 +749,17 @@ void Membership::continue_books(const Membership& ended) {
 }
 
 // --- the log -------------------------------------------------------------------------------------
+
+// A full disk may be that of all nodes, and may have room now and then. So that it hides no other
+// event, kLogNotes events in kLogNotesEvery say it. The nodes themselves always do.
+void Membership::note_log_trouble(const Member& member) {
+  if (member.status.log_trouble.empty()) return;
+  if (now_ >= log_notes_until_) {
+    log_notes_until_ = now_ + kLogNotesEvery;
+    log_notes_ = 0;
+  }
+  if (++log_notes_ <= kLogNotes) note(member.node.host + ": " + member.status.log_trouble);
+}
 
 void Membership::note(std::string what) {
   events_.push_back({now_, clipped(what, kEventBytes)});

@@ -161,6 +161,9 @@ class Membership {
   static constexpr Duration kBooksKeptEvery = std::chrono::minutes(5);
   // For how long the ranks that a node has sent count as present.
   static constexpr Duration kRanksLast = std::chrono::seconds(10);
+  // Limits of the events about log files.
+  static constexpr int kLogNotes = 6;
+  static constexpr Duration kLogNotesEvery = std::chrono::minutes(10);
   // Minimum time between two restarts that use no budget because the service did not run.
   static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
@@ -272,6 +275,7 @@ class Membership {
 
  private:
   void note(std::string what);
+  void note_log_trouble(const Member& member);
   void search_slow_ranks();
   void take_status(const std::string& agent_id, const AgentStatus& status);
   // Updates the sums. Call it after each change of a member that they count, before they are
@@ -391,6 +395,8 @@ class Membership {
   std::string end_command_agent_;   // see choose_end_command_agent(); set in kEnded
   std::optional<Verdict> failure_;  // of the generation before the newest one; has ends
   std::deque<JobEvent> events_;
+  TimePoint log_notes_until_;  // when log_notes_ ends to count
+  int log_notes_ = 0;
   std::deque<FailedGeneration> failed_generations_;
 };
 

@@ -114,6 +114,8 @@ struct AgentStatus {
   std::vector<LocalRank> left = {};
   // Why --node-check has found that this node must not run workers, in one line. Empty: it may.
   std::string unfit = {};
+  // What is wrong with the log files of its workers, in one line. Empty: nothing is.
+  std::string log_trouble = {};
 
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };

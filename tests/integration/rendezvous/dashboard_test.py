@@ -233,6 +233,8 @@ def look_at_a_rank(binaries: pathlib.Path) -> None:
             page.evaluate("location.hash = location.hash.replace(/(&rank=.*)?$/, '&rank=7')")
             page.wait_for(f"({output}).includes('rank 7 does not run on this node')")
             page.wait_for_text("In a terminal on its host: ddprun logs -f --rank 7 -- 'train <img")
+            page.wait_for("document.getElementById('rank-flight-note').textContent === "
+                          "'rank 7 does not run on this node'")
             page.evaluate("location.hash = location.hash.replace('rank=7', 'rank=0')")
             page.wait_for(f"({output}).includes('rank 0 begins')")
             page.evaluate("URL.createObjectURL = (blob) => { window.saved = blob; return '#'; }")
@@ -240,7 +242,8 @@ def look_at_a_rank(binaries: pathlib.Path) -> None:
             report = json.loads(page.evaluate("saved.text()"))
             assert report["job"] == JOB and report["state"] == "running", report
             assert report["failed_generations"][0]["first"][0]["rank"] == 1, report
-            assert page.errors == [], page.errors
+            refused = [one for one in page.errors if "/flight/7?" in one]
+            assert page.errors == refused, page.errors
 
             wait_for_a_free_stream(page, url, dashboard)
             refuse_others(url)
@@ -295,13 +298,14 @@ def open_many_streams(url: str) -> None:
     cookie = connection.getresponse().headers["Set-Cookie"].partition(";")[0]
     streams = [get(f"/output/{rank % 2}") for rank in range(8)]
     assert [stream.status for stream in streams] == 8 * [200]
-    assert get("/flight/0").status == 503
+    assert get("/output/0").status == 503
     assert get("/output/-1").status == 404 and get("/output/0x").status == 404
-    streams.pop().close()
-    until(lambda: get("/flight/0").status == 200)
+    assert get("/flight/0").headers["Content-Type"] == "application/x-ndjson", "it is no stream"
     missing = get("/flight/7")
-    assert "rank 7 does not run on this node" in missing.readline().decode()
-    for stream in [*streams, missing]:
+    assert (missing.status, missing.read()) == (409, b"rank 7 does not run on this node\n")
+    streams.pop().close()
+    until(lambda: get("/output/0").status == 200)
+    for stream in streams:
         stream.close()
 
 
@@ -365,7 +369,9 @@ def ask_for_a_write_token(binaries: pathlib.Path) -> None:
                 go_to_the_job(page)
                 page.wait_for_text("Stop or restart this job")
                 page.evaluate("location.hash += '&rank=1'")
-                page.wait_for_text("Its output is not shown here: it needs the write token")
+                page.wait_for_text(
+                    "Its output and its calls are not shown here: it needs the write token")
+                assert page.evaluate("document.getElementById('rank-flight') === null")
                 assert page.evaluate("document.getElementById('do-stop') === null")
                 said = page.evaluate(
                     "fetch('act', {method: 'POST', body: new URLSearchParams({order: 'stop', "
@@ -381,6 +387,8 @@ def ask_for_a_write_token(binaries: pathlib.Path) -> None:
                     page.wait_for_text(answer)
                 page.wait_for("document.getElementById('rank-output-note')?.textContent === "
                               "'It has written nothing yet.'")
+                page.wait_for_text("running; no call was recorded")
+                assert "and its stack: in a terminal" not in page.text(), page.text()
                 click(page, "do-stop")
                 click(page, "yes")
                 assert job.wait(PATIENCE) == 128 + signal.SIGTERM
@@ -408,6 +416,8 @@ def look_through_a_service(binaries: pathlib.Path) -> None:
             commands = page.evaluate("document.getElementById('rank-commands').textContent")
             quoted = shlex.quote(JOB).replace("'\"'\"'", "'\\''")
             assert commands.splitlines()[0] == f"ddprun logs -f --rank 1 -- {quoted}", commands
+            page.wait_for_text("More of its output and its calls, and its stack: in a terminal on ")
+            page.wait_for_text("running; no call was recorded")
             assert page.evaluate("document.images.length") == 0
             assert page.evaluate("document.getElementById('actions') === null")
             assert order(f"http://{address}/", "order=stop&job=a&generation=0")[0] == 403
@@ -456,6 +466,8 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         page.wait_for("document.querySelectorAll('#ranks tbody tr').length === 2")
         page.evaluate("location.hash += '&rank=7'")
         page.wait_for(f"{note}.startsWith('Its output cannot be shown: --rank: invalid value')")
+        page.wait_for("document.getElementById('rank-flight-note').textContent.startsWith("
+                      "\"--rank: invalid value '7'\")")
         page.evaluate("location.hash = location.hash.replace('rank=7', 'rank=1')")
         page.wait_for(f"({output}).includes('to stderr')")
         text = page.evaluate(output)
@@ -497,8 +509,9 @@ def follow_a_rank_at_its_service(binaries: pathlib.Path) -> None:
         stack.enter_context(job())
         page.wait_for(f"({output}).includes('rank 1 begins')")
         page.wait_for(f"!({output}).includes('rank 1 ends')")
-        # A browser logs failed connections. These are expected.
-        real = [one for one in page.errors if "ERR_CONNECTION" not in one and "net::" not in one]
+        # A browser logs failed connections and refusals. These are expected.
+        real = [one for one in page.errors if "ERR_CONNECTION" not in one and "net::" not in one
+                and "/flight/7?" not in one]
         assert real == [], real
 
 

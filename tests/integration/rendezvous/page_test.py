@@ -67,7 +67,7 @@ def start_job(binaries: pathlib.Path, sources: str, address: str, go: pathlib.Pa
 
 RANKS = 1000
 SLOTS = 8
-RIGHTS = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{}"
+RIGHTS = b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{"why_no_output": ""}'
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 # Measures how long the page takes for an event and for the layout after it.
 MEASURE = """
@@ -86,8 +86,30 @@ window.EventSource = class extends Real {
 """
 
 
+def hostile_calls() -> bytes:
+    """The flight record of a rank of a program that wants to hurt, from an agent that errs."""
+    evil = f"{MARKUP}\x1b[31m\n\u202e"
+    call = {"call": "all_reduce", "number": 21, "collective": 20, "bytes": 3 << 20,
+            "begun_ns": 5_000_000_000, "dtype": "float32", "op": "sum"}
+    flight = {"rank": 9, "local_rank": 1, "host": evil, "pid": 4, "state": evil, "stopped": True,
+              "step": 7, "boot_ns": 9_000_000_000, "call_count": 1025, "groups": [
+                  None, {"id": 3, "name": evil}], "origins": {"1": evil, "2": "f() < main"},
+              "calls": [call | {"number": number, "ended_ns": 5_002_500_000}
+                        for number in range(2, 21)]}
+    more = [call | {"group": 3, "origin": 1, "ended_ns": 5_000_000_700, "failed": True,
+                    "dtype": evil, "op": evil},
+            None, 7, {"call": evil, "number": evil, "bytes": evil, "begun_ns": evil, "peer": {}},
+            {"call": "barrier", "number": 23, "collective": 21, "begun_ns": 6_000_000_000,
+             "origin": 2}, {"call": "send", "number": 24, "collective": 0, "bytes": 7, "peer": 1,
+                            "begun_ns": 8_999_999_000, "origin": "9" * 100_000}]
+    lines = [{"flight": flight}, "x", {"flight": 7}, {"flight": {"goes_on": True, "calls": 7}},
+             {"flight": {"goes_on": True, "calls": more}}, {"dropped_bytes": 7}, {"notice": evil}]
+    return ("\n".join(map(json.dumps, lines)) + "\n{\"flight").encode()
+
+
 class Simulation:
-    """A service that only pushes the status that it is given, as a context manager."""
+    """A service that only pushes the status that it is given, as a context manager. Each rank has
+    the hostile calls."""
 
     def __init__(self, sources: str) -> None:
         files = pathlib.Path(sources) / "rendezvous/http/page"
@@ -101,6 +123,12 @@ class Simulation:
                 is_stream = name == "events"
                 if name == "rights":
                     return handler.wfile.write(RIGHTS)
+                if name.startswith("output/"):
+                    return handler.send_error(403)
+                if name.startswith("flight/"):
+                    handler.send_response(200)
+                    handler.end_headers()
+                    return handler.wfile.write(hostile_calls())
                 handler.send_response(200)
                 handler.send_header("Content-Type", "text/event-stream" if is_stream
                                     else TYPES[name.rpartition(".")[2]])
@@ -161,6 +189,7 @@ def simulated(step: int) -> dict:
               "generation": 1, "silent_ms": step % 100, "node_rank": node,
               "first_rank": node * SLOTS, "last_rank": node * SLOTS + SLOTS - 1}
              for node in range(RANKS // SLOTS)]
+    nodes[3]["log_trouble"] = f"log files are not written, so output is lost: full {MARKUP}"
     generations = [
         {"number": 4, "until": "2026-11-21T12:09:00.000Z", "end": "failed", "what": MARKUP},
         {"number": 5, "since": "2026-11-21T12:09:03.000Z", "end": "unknown"},
@@ -224,6 +253,36 @@ def check_ranks(page: browser.Browser) -> None:
     page.evaluate("document.getElementById('download').click()")
     saved = json.loads(page.evaluate("saved.text()"))
     assert len(saved["job"]["ranks"]) == RANKS, saved.keys()
+
+
+def check_calls(page: browser.Browser) -> None:
+    """The last calls of the rank that is open. Its program and its agent may send anything."""
+    calls = page.wait_for("document.getElementById('rank-flight').textContent")
+    head, headings, *rows = calls.split("\n")
+    assert head.startswith(f"rank 9 (local rank 1 on {MARKUP}"), head
+    assert head.endswith(", stopped, step 7; 1025 calls, the last 20:"), head
+    assert headings.split() == ["number", "group", "collective", "call", "size", "dtype", "op",
+                                "rank", "begun", "state"], headings
+    assert len(rows) == 22 and "\x1b" not in calls, calls
+    assert rows[0].split() == ["5", "world", "20", "all_reduce", "3.0", "MiB", "float32", "sum",
+                               "4.0", "s", "ago", "took", "2.5", "ms"], rows
+    assert rows[16].split()[0] == "21" and rows[16].count(f"{MARKUP}?[31m?") == 4, rows
+    assert f"failed after 700 ns, from {MARKUP}?[31m?" in rows[16], rows
+    assert rows[18].split() == ["23", "world", "21", "barrier", "3.0", "s", "ago", "in",
+                                "progress,", "from", "f()", "<", "main"], rows
+    assert rows[19].split() == ["24", "world", "send", "7", "B", "1", "1.0", "µs", "ago", "in",
+                                "progress"], rows
+    assert rows[20] == "calls are missing: there are more than the node sends", rows
+    assert rows[21].startswith(MARKUP), rows
+    assert page.evaluate("document.images.length") == 0
+
+
+def check_log_trouble(page: browser.Browser) -> None:
+    trouble = f"log files are not written, so output is lost: full {MARKUP}"
+    line = page.evaluate("document.getElementById('log-trouble').textContent")
+    assert line == f"node3: {trouble}", line
+    assert f"runs its workers\n{trouble}" in page.text().replace("\n\n", "\n"), page.text()
+    assert page.evaluate("document.images.length") == 0
 
 
 def check_generations(page: browser.Browser) -> None:
@@ -307,6 +366,8 @@ def look_at_many_ranks(sources: str) -> None:
         paint, update = min(paints), min(updates)
         busy = (processor_time(page) - before) / (step - 100)
         check_ranks(page)
+        check_calls(page)
+        check_log_trouble(page)
         check_generations(page)
         check_progress(page, step)
         check_goodput(page)
@@ -329,13 +390,17 @@ def look_at_many_ranks(sources: str) -> None:
         older = simulated(step + 1)
         for key in ["ranks", "ranks_left_out", "generations"]:
             del older["jobs"][0][key]
+        del older["jobs"][0]["nodes"][3]["log_trouble"]
         service.push(older)
         page.wait_for("!document.getElementById('ranks')")
         assert page.evaluate("document.querySelectorAll('.ranks .is-running').length") == RANKS
         page.wait_for_text("Node 1: runs its workers. Nothing more is known of the rank now.")
+        shown = page.evaluate(
+            "document.querySelectorAll('#progress, #generations, #log-trouble').length")
+        assert shown == 0, page.text()
         check_reasons(page, service, step)
-        assert not page.evaluate("document.querySelector('#progress, #generations')"), page.text()
-        assert page.errors == [], page.errors
+        refused = [one for one in page.errors if "403" in one]  # its output
+        assert page.errors == refused, page.errors
     print(f"first paint {paint:.0f} ms; an update of {RANKS} ranks {update:.0f} ms, of these "
           f"{busy:.0f} ms of processor time")
     # A machine that runs other tests at the same time is not measured, but a page that does much

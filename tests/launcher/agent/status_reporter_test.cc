@@ -253,6 +253,12 @@ TEST_F(StatusReporterTest, TheTimeOfASuspensionIsReported) {
   EXPECT_EQ(reporter_.status().times.stopped, Duration());
 }
 
+TEST_F(StatusReporterTest, TheStatusSaysWhatIsWrongWithLogFiles) {
+  EXPECT_EQ(reporter_.status().log_trouble, "");
+  reporter_.set_log_trouble("7 bytes are missing");
+  EXPECT_EQ(reporter_.status().log_trouble, "7 bytes are missing");
+}
+
 TEST_F(StatusReporterTest, TheStatusHasThePortOfTheNextStore) {
   EXPECT_EQ(reporter_.status().store_port, 0);
   ASSERT_TRUE(store_.prepare());

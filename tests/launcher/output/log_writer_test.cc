@@ -21,7 +21,9 @@
 namespace ddprun {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 using testing_support::eventually;
 using testing_support::FileSizeLimit;
 using testing_support::read_file;
@@ -38,6 +40,11 @@ class LogWriterTest : public testing::Test {
                                        [this](const std::string& text) {
                                          const std::lock_guard lock(mutex_);
                                          warnings_.push_back(text);
+                                       },
+                                   .on_trouble =
+                                       [this](const std::string& text) {
+                                         const std::lock_guard lock(mutex_);
+                                         troubles_.push_back(text);
                                        }});
   }
   bool flush() {
@@ -50,10 +57,16 @@ class LogWriterTest : public testing::Test {
     return warnings_;
   }
 
+  std::vector<std::string> troubles() {
+    const std::lock_guard lock(mutex_);
+    return troubles_;
+  }
+
   const TemporaryDirectory directory_;
   const std::string path_ = directory_ / "0/stdout.log";
   std::mutex mutex_;
   std::vector<std::string> warnings_;
+  std::vector<std::string> troubles_;
   std::atomic<int> drained_ = 0;
   std::optional<LogWriter> logs_;
 };
@@ -66,6 +79,7 @@ TEST_F(LogWriterTest, WritesTheBytesAsTheyAre) {
   ASSERT_TRUE(flush());
   EXPECT_EQ(read_file(path_), std::string("one\r\xff\0two\npart", 14));
   EXPECT_TRUE(warnings().empty());
+  EXPECT_TRUE(troubles().empty());
 }
 
 TEST_F(LogWriterTest, AFullFileBecomesDotOneAndTheOneBeforeGoes) {
@@ -110,6 +124,52 @@ TEST_F(LogWriterTest, ADiskWithoutRoomIsSaidOnceAndTheFileSaysWhatIsMissing) {
               HasSubstr("[ddprun: 9000 bytes are missing here: File too large]\n"));
   ASSERT_EQ(warnings().size(), 2u);
   EXPECT_THAT(warnings()[1], HasSubstr("9000 bytes are missing"));
+  const std::string why = ": File too large (first " + path_ + ")";
+  EXPECT_THAT(troubles(), ElementsAre("log files are not written, so output is lost" + why,
+                                      "9000 bytes are missing in log files" + why));
+}
+
+TEST_F(LogWriterTest, ThereIsOneTroubleForAllFilesAndItGoesWithThem) {
+  const std::string other = directory_ / "1/stdout.log";
+  const std::shared_ptr<LogFile> first = logs_->open(path_).value();
+  const std::shared_ptr<LogFile> second = logs_->open(other).value();
+  {
+    const FileSizeLimit disk(1000);
+    for (int i = 0; i < 3; ++i) {
+      logs_->write(*first, std::string(999, 'x') + "\n");
+      logs_->write(*second, std::string(999, 'x') + "\n");
+      ASSERT_TRUE(flush());
+    }
+    EXPECT_EQ(troubles().size(), 1u);
+    logs_->end(*first);
+    ASSERT_TRUE(flush());
+    EXPECT_EQ(troubles().size(), 1u) << "the other one is still not written";
+    logs_->end(*second);
+    ASSERT_TRUE(flush());
+  }
+  ASSERT_EQ(troubles().size(), 2u);
+  EXPECT_THAT(troubles()[1], StartsWith("4000 bytes are missing in log files: File too large"));
+  // Those of the next generation.
+  const std::shared_ptr<LogFile> next = logs_->open(directory_ / "2/stdout.log").value();
+  ASSERT_EQ(troubles().size(), 3u);
+  EXPECT_EQ(troubles()[2], "");
+  logs_->write(*next, "well\n");
+  logs_->end(*next);
+  ASSERT_TRUE(flush());
+  EXPECT_EQ(troubles().size(), 3u);
+}
+
+// A worker may write nothing for hours.
+TEST_F(LogWriterTest, ItIsSeenThatThereIsRoomAgainAlthoughNothingIsWritten) {
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  {
+    const FileSizeLimit disk(10);
+    logs_->write(*file, "0123456789\nlost\n");
+    ASSERT_TRUE(flush());
+  }
+  ASSERT_TRUE(eventually([&] { return troubles().size() == 2; }));
+  EXPECT_THAT(troubles()[1], StartsWith("6 bytes are missing in log files: "));
+  EXPECT_EQ(read_file(path_), "0123456789\n[ddprun: 6 bytes are missing here: File too large]\n");
 }
 
 TEST_F(LogWriterTest, ItGoesOnWithAWholeLineWhenThereIsRoomAgain) {
@@ -135,6 +195,12 @@ TEST_F(LogWriterTest, WhatCannotBeMadeIsNamed) {
   ASSERT_TRUE(logs_->open(path_));
   ASSERT_TRUE(eventually([&] { return !warnings().empty(); }));
   EXPECT_THAT(warnings()[0], HasSubstr("log file " + path_ + ": Is a directory"));
+  ASSERT_TRUE(eventually([&] { return !troubles().empty(); }));
+  EXPECT_EQ(troubles()[0],
+            "log files are not written, so output is lost: Is a directory (first " + path_ + ")");
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(eventually([&] { return troubles().size() == 2; }));
+  EXPECT_EQ(troubles()[1], "") << "nothing is missing";
 }
 
 // A FIFO that nobody reads acts like a disk that has stopped.
@@ -153,6 +219,8 @@ TEST_F(LogWriterTest, ADiskThatHasStoppedMakesWorkersWaitAndThenDropsAndCounts) 
   logs_->write(*file, "dropped\n");
   ASSERT_EQ(warnings().size(), 1u);
   EXPECT_THAT(warnings()[0], HasSubstr("the disk has accepted nothing for 2.0 s"));
+  ASSERT_EQ(troubles().size(), 1u);
+  EXPECT_THAT(troubles()[0], HasSubstr(": the disk has accepted nothing for 2.0 s (first "));
 
   logs_->end(*file);
   std::string got;
@@ -165,6 +233,12 @@ TEST_F(LogWriterTest, ADiskThatHasStoppedMakesWorkersWaitAndThenDropsAndCounts) 
   EXPECT_TRUE(got.ends_with(
       "x\n[ddprun: 8 bytes are missing here: the disk did not accept them in time]\n"))
       << got.substr(got.size() - 200);
+  EXPECT_TRUE(eventually([&] {
+    return troubles().back() ==
+           "8 bytes are missing in log files: the disk did not accept them in "
+           "time (first " +
+               path_ + ")";
+  }));
 }
 
 }  // namespace

@@ -89,6 +89,16 @@ TEST(Picture, SaysWhyTheLastGenerationFailed) {
   }
 }
 
+TEST(Picture, SaysWhatIsWrongWithLogFilesAndOnHowManyNodes) {
+  const auto trouble = [](const char* nodes) {
+    return view_of(Json::parse(concat(R"({"job": {"nodes": )", nodes, "}}"))).log_trouble;
+  };
+  EXPECT_EQ(trouble(R"([{"host": "a"}, 7, {"host": "b", "log_trouble": 7}])"), "");
+  EXPECT_EQ(trouble(R"([{"host": "a"}, {"host": "b", "log_trouble": "full"}])"), "b: full");
+  EXPECT_EQ(trouble(R"([{"host": "b", "log_trouble": "full"}, {"host": "c", "log_trouble": "x"}])"),
+            "b: full; also on 1 other node");
+}
+
 TEST(Picture, NamesTheGenerationThatFailedAndSinceWhenTheNewestRuns) {
   const auto view = [](const char* phase, const char* age) {
     return view_of(Json::parse(concat(R"({"job": {"generation": 8, "phase": ")", phase,

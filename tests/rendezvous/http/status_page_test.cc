@@ -78,6 +78,22 @@ TEST_F(StatusPageTest, ShowsJobsNodesAndRanks) {
                                    {"last_rank", 7}}));
 }
 
+TEST_F(StatusPageTest, SaysWhatIsWrongWithLogFilesWhileItIs) {
+  join(1, "job", "node0");
+  const auto say = [&](const std::string& trouble) {
+    table_.receive(
+        {.connection = AgentConnectionId(1)},
+        AgentStatus{
+            .phase = AgentPhase::kRunning, .generation = Generation(0), .log_trouble = trouble},
+        now_.boot);
+  };
+  say("<b>\nfull");
+  EXPECT_EQ(seen()["jobs"][0]["nodes"][0]["log_trouble"], "<b>?full");
+  EXPECT_EQ(seen()["jobs"][0]["events"].back()["what"], "node0: <b>?full");
+  say("");
+  EXPECT_FALSE(seen()["jobs"][0]["nodes"][0].contains("log_trouble"));
+}
+
 TEST_F(StatusPageTest, EventsHaveTheTimeOfTheCalendarAndTheVerdictIsThere) {
   join(1, "job", "node0");
   pass(std::chrono::milliseconds(1500));

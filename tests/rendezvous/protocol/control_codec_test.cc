@@ -95,7 +95,8 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                                  .frames = {"main"},
                                  .stderr_tail = {"last"}},
                                 {}},
-                  .left = {LocalRank(1), LocalRank(5)}};
+                  .left = {LocalRank(1), LocalRank(5)},
+                  .log_trouble = "log files are not written"};
   const auto decoded = decode<AgentMessage>(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);

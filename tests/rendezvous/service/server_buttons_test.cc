@@ -161,9 +161,10 @@ TEST_F(ServerWithButtons, AnAgentIsAskedForTheStackOfOneRank) {
 }
 
 TEST_F(ServerWithButtons, WhoMayPressThemMayReadOutput) {
-  const auto answer = [&](const std::string& job, const std::string& cookie) {
+  const auto answer = [&](const std::string& job, const std::string& cookie,
+                          const std::string& path = "/output/0") {
     RawTlsClient browser(service_.port(), trust_);
-    browser.send("GET /output/0?job=" + job +
+    browser.send("GET " + path + "?job=" + job +
                  " HTTP/1.1\r\nHost: evil.example:1\r\nCookie: " + cookie + "\r\n\r\n");
     return browser.receive(12);
   };
@@ -172,6 +173,9 @@ TEST_F(ServerWithButtons, WhoMayPressThemMayReadOutput) {
   EXPECT_EQ(answer("job", cookie_ + "0"), "HTTP/1.1 401");
   const std::string read = cookie_in(post("/token", "token=" + read_token_of(kKey)));
   EXPECT_EQ(answer("job", read), "HTTP/1.1 403");
+  EXPECT_EQ(answer("job", cookie_, "/flight/0"), "HTTP/1.1 409") << "there is no such job";
+  EXPECT_EQ(answer("secret", cookie_, "/flight/0"), "HTTP/1.1 403");
+  EXPECT_EQ(answer("job", read, "/flight/0"), "HTTP/1.1 403");
 }
 
 TEST_F(ServerWithButtons, WithoutTheCookieOrFromElsewhereNothingIsDone) {

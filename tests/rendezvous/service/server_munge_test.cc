@@ -90,6 +90,7 @@ TEST_F(ServerWithMunge, WhoProvesHisUserJoins) {
 TEST_F(ServerWithMunge, NoBrowserReadsWhatWorkersWrite) {
   EXPECT_EQ(http_get(service_.port(), "/status.json").status, 200);
   EXPECT_EQ(http_get(service_.port(), "/output/0?job=job").status, 403);
+  EXPECT_EQ(http_get(service_.port(), "/flight/0?job=job").status, 403);
 }
 
 // An eavesdropper could replay a credential. The munged of this service has already seen it, but

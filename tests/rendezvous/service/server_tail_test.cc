@@ -1,5 +1,5 @@
-// Tests the output of a rank on the service's page: what the agent is asked, when it is asked no
-// more, and who may read it.
+// Tests the output of a rank and its last calls on the service's page: what the agent is asked,
+// when it is asked no more, and who may read them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 
 #include "rendezvous/auth/core/proof.h"
 #include "rendezvous/http/rank_tails.h"
+#include "rendezvous/service/page_requests.h"
 #include "rendezvous/service/server.h"
 #include "tests/support/control_frame.h"
 #include "tests/support/hello_of.h"
@@ -37,6 +38,7 @@ class ServerWithTails : public testing::Test {
   static void begin_job(RawTcpClient& agent, const std::string& job, bool supports_output = true) {
     Hello hello = hello_of(job, "agent of " + job);
     hello.node.supports_output = supports_output;
+    hello.node.supports_flight = supports_output;
     say(agent, hello);
     ASSERT_TRUE(await<Assignment>(agent));
   }
@@ -170,6 +172,57 @@ TEST_F(ServerWithTails, ARequestThatCannotBeAnsweredEndsWithTheReason) {
   }
 }
 
+TEST_F(ServerWithTails, TheLastCallsAreThoseOfTheAgentAsItSendsThem) {
+  RawTcpClient agent(service_.port()), browser(service_.port());
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
+  ask(browser, "/flight/0?job=job", "Connection: close\r\n");
+  const auto begin = await<OutputDirective>(agent);
+  ASSERT_TRUE(begin);
+  EXPECT_EQ(begin->what, What::kBegin);
+  EXPECT_TRUE(begin->flight);
+  EXPECT_EQ(begin->rank, Rank(0));
+  say(agent, OutputPage{.inquiry = begin->inquiry, .is_ready = true});
+  ASSERT_TRUE(await<OutputDirective>(agent)) << "its turn";
+  const std::string line = "{\"flight\":{\"rank\":0,\"calls\":[{\"call\":\"<b>\"}]}}\n";
+  say(agent, OutputPage{.inquiry = begin->inquiry, .lines = line, .is_last = true});
+  const std::string answer = browser.receive(1 << 16);
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer, HasSubstr("Content-Type: application/x-ndjson\r\n"));
+  EXPECT_THAT(answer, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\n" + line));
+}
+
+TEST_F(ServerWithTails, CallsThatCannotComeHaveTheReasonInOneLine) {
+  RawTcpClient agent(service_.port());
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
+  const auto answer = [&](const std::string& path) {
+    RawTcpClient browser(service_.port());
+    ask(browser, path, "Connection: close\r\n");
+    const std::string text = browser.receive(1 << 16);
+    return text.substr(9, 4) + text.substr(text.find("\r\n\r\n") + 4);
+  };
+  EXPECT_EQ(answer("/flight/0?job=%3Cb%3E"), "409 this service has no job '<b>'\n");
+  EXPECT_THAT(answer("/flight/7?job=job"), StartsWith("409 --rank: invalid value '7' (expected 0"));
+  EXPECT_EQ(answer("/flight/0?jobs=job"), "400 the form is /flight/0?job=ID\n");
+  EXPECT_EQ(status_of("/flight/-1?job=job"), "404");
+  EXPECT_EQ(status_of("/flight/0?job=job", "Origin: http://there:1\r\n"), "403");
+  RawTcpClient browser(service_.port());
+  browser.send("GET /flight/0?job=job HTTP/1.1\r\nHost: evil.example:1\r\n\r\n");
+  EXPECT_THAT(browser.receive_through("\r\n"), StartsWith("HTTP/1.1 403 "));
+}
+
+TEST_F(ServerWithTails, QuestionsForCallsAreBounded) {
+  RawTcpClient agent(service_.port());
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
+  std::list<RawTcpClient> browsers;
+  for (std::size_t i = 0; i < PageRequests::kMost; ++i) {
+    ask(browsers.emplace_back(service_.port()), "/flight/0?job=job");
+    const auto begin = await<OutputDirective>(agent);
+    ASSERT_TRUE(begin && begin->flight) << i;
+  }
+  EXPECT_EQ(status_of("/flight/0?job=job"), "503");
+}
+
 TEST_F(ServerWithTails, BrowsersAreBoundedAndLeaveRoomForCommands) {
   RawTcpClient agent(service_.port());
   ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
@@ -236,8 +289,10 @@ TEST_F(ServerWithTails, ATokenThatReadsThePagesReadsNoOutput) {
   service_.set_keys("0123456789abcdef");
   const std::string token = "Authorization: Bearer " + read_token_of("0123456789abcdef") + "\r\n";
   EXPECT_EQ(status_of("/status.json", token), "200");
-  EXPECT_EQ(status_of("/output/0?job=job", token), "403");
-  EXPECT_EQ(status_of("/output/0?job=job"), "401");
+  for (const char* path : {"/output/0?job=job", "/flight/0?job=job"}) {
+    EXPECT_EQ(status_of(path, token), "403") << path;
+    EXPECT_EQ(status_of(path), "401") << path;
+  }
   EXPECT_THAT(why_no_output("here:1"), HasSubstr("write token"));
 }
 

@@ -45,6 +45,22 @@ TEST(OutputGap, IsTriedAgainAfterLongerAndLongerTimes) {
   EXPECT_EQ(gap.missing(), 8 * 2u) << "what is to be written is not missing";
 }
 
+TEST(OutputGap, IsTriedAgainWithoutBytesIfItWouldEndAtALinesEnd) {
+  OutputGap gap;
+  EXPECT_EQ(gap.retry_due(), std::nullopt);
+  gap.open("full", kStart);
+  EXPECT_EQ(gap.retry_due(), kStart + OutputGap::kRetry);
+  gap.drop("a line\n");
+  EXPECT_EQ(gap.retry_due(), kStart + OutputGap::kRetry);
+  gap.drop("the beginning");
+  EXPECT_EQ(gap.retry_due(), std::nullopt);
+  gap.drop(" and the end\n");
+  gap.open("full", kStart + seconds(1));
+  EXPECT_EQ(gap.retry_due(), kStart + seconds(3));
+  gap.close();
+  EXPECT_EQ(gap.retry_due(), std::nullopt);
+}
+
 TEST(OutputGap, GoesOnWithAWholeLine) {
   OutputGap gap;
   gap.open("full", kStart);

@@ -116,7 +116,7 @@ TEST_F(TopScreenTest, LongLinesLeaveHalfOfTheTerminalToTheRanks) {
   screen_.show(view);
   const std::vector<std::string> seen = lines({.columns = 80, .rows = 24});
   EXPECT_EQ(seen[12], "20 ranks by trouble");
-  EXPECT_EQ(screen_.selected(), 0);
+  EXPECT_EQ(screen_.selected(), 1);
 }
 
 TEST_F(TopScreenTest, SaysHowLongTheGenerationRuns) {
@@ -168,6 +168,13 @@ TEST_F(TopScreenTest, NamesRanksThatWaitForLongAndThoseThatDoNot) {
   view.ranks[1].rank = -1;
   screen_.show(view);
   EXPECT_EQ(lines()[2], "2 ranks by trouble") << "such ranks do not exist";
+}
+
+TEST_F(TopScreenTest, SaysWhatIsWrongWithLogFiles) {
+  JobView view = job_of(2);
+  view.log_trouble = "node0: log files are not written\x1b[1m";
+  screen_.show(view);
+  EXPECT_EQ(lines()[2], printable_text(view.log_trouble));
 }
 
 TEST_F(TopScreenTest, WhoIsInTroubleComesFirst) {

@@ -448,6 +448,31 @@ TEST_F(MembershipTest, ItsEventsAreBoundedInNumberAndLength) {
   }
 }
 
+TEST_F(MembershipTest, TroubleOfManyLogFilesLeavesOtherEventsThere) {
+  start({2, 2});
+  join("a");
+  join("b");
+  const std::string joined = job_->events().front().what;
+  const auto says = [&](const std::string& host, const std::string& trouble) {
+    const std::size_t before = job_->events().size();
+    take(job_->status(
+        "id-" + host,
+        {.phase = AgentPhase::kRunning, .generation = Generation(0), .log_trouble = trouble},
+        now_));
+    return job_->events().size() > before ? job_->events().back().what : "";
+  };
+  EXPECT_EQ(says("a", "full"), "a: full");
+  EXPECT_EQ(says("a", "full"), "") << "it is known";
+  EXPECT_EQ(says("b", "full"), "b: full");
+  EXPECT_EQ(says("a", ""), "");
+  for (int i = 0; i < 100; ++i) says("a", i % 2 == 0 ? "full" : "7 bytes are missing");
+  EXPECT_EQ(job_->events().front().what, joined);
+  EXPECT_EQ(job_->members().at("id-a").status.log_trouble, "7 bytes are missing");
+  now_ += Membership::kLogNotesEvery;
+  EXPECT_EQ(says("b", "8 bytes are missing"), "b: 8 bytes are missing");
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+}
+
 TEST_F(MembershipTest, SaysWhatHappenedForThoseWhoCount) {
   start({2, 2}, 1);
   join("node0");
