@@ -113,7 +113,7 @@ void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end)
 }
 
 void LogFile::write(std::string_view bytes) {
-  if (gap_.is_open()) {
+  if (gap_.is_open() || gap_.is_mid_line()) {
     bytes = gap_.writable(bytes, BootClock::now());
     if (bytes.empty()) return;
     if (!try_again()) return gap_.drop(bytes);

@@ -6,7 +6,8 @@
 //
 // Bytes that cannot be written are dropped and counted (OutputGap). The console gets a line
 // when dropping begins and when it ends. The file gets a line where bytes are missing. The
-// write is retried after a second, then after longer and longer times, also if no bytes come.
+// write is retried after a second, then after longer and longer times, also if no bytes come. The
+// end of a line whose beginning is missing is dropped, too, and gets a line of its own.
 // What is wrong with the files of a generation is one text (LogWriterOptions::on_trouble).
 //
 // A disk that is only slower than the workers makes them wait. While kHighWater bytes of a file are

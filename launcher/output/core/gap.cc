@@ -12,6 +12,7 @@ std::string OutputGap::loss() const {
 
 void OutputGap::open(const std::string& why, TimePoint now) {
   retry_at_ = now + retry_after_;
+  is_unseen_ = false;
   retry_after_ = std::min(2 * retry_after_, kLongestRetry);
   if (std::exchange(is_open_, true)) return;
   why_ = why;
@@ -28,11 +29,11 @@ void OutputGap::drop(std::string_view bytes) {
 void OutputGap::drop_unseen(std::uint64_t count) {
   missing_ += count;
   mid_line_ = true;
-  retry_at_ = {};
+  is_unseen_ = true;
 }
 
 std::string_view OutputGap::writable(std::string_view bytes, TimePoint now) {
-  if (now < retry_at_) {
+  if (is_open_ && !is_unseen_ && now < retry_at_) {
     drop(bytes);
     return {};
   }
@@ -45,16 +46,15 @@ std::string_view OutputGap::writable(std::string_view bytes, TimePoint now) {
 }
 
 std::optional<TimePoint> OutputGap::retry_due() const {
-  return is_open_ && !mid_line_ ? std::optional(retry_at_) : std::nullopt;
+  return is_open_ ? std::optional(retry_at_) : std::nullopt;
 }
 
 // Keeps the time between retries as long as it has become. Otherwise a disk that has room only
 // now and then would cause a warning every second.
 void OutputGap::close() {
-  if (missing_ > 0) news_.push_back(name_ + " is written again; " + text());
+  if (is_open_ && missing_ > 0) news_.push_back(name_ + " is written again; " + text());
   is_open_ = false;
   missing_ = 0;
-  mid_line_ = false;
 }
 
 }  // namespace ddprun

@@ -4,6 +4,8 @@
 // States:
 // - closed: everything was written.
 // - open: a write failed. Bytes are dropped and counted until a write succeeds.
+// In both, the last bytes that were dropped may have been the beginning of a line (is_mid_line()).
+// Its end is then dropped, too.
 //
 // A retry is due after kRetry, then after twice as long each time, up to kLongestRetry. What is
 // written then begins with a whole line. Pure; one owner thread.
@@ -29,7 +31,8 @@ class OutputGap {
   explicit OutputGap(std::string name = "") : name_(std::move(name)) {}
 
   bool is_open() const { return is_open_; }
-  // Returns how many bytes were dropped since the gap opened.
+  bool is_mid_line() const { return mid_line_; }
+  // Returns how many bytes were dropped since the last close().
   std::uint64_t missing() const { return missing_; }
   // Returns a text such as "48213 bytes are missing".
   std::string text() const;
@@ -48,12 +51,11 @@ class OutputGap {
   // be tried at once.
   void drop_unseen(std::uint64_t count);
   // Returns the part of the bytes that should be written now, from the beginning of a line. The
-  // rest is dropped. Empty: all of it was dropped. REQUIRES: the gap is open.
+  // rest is dropped. Empty: all of it was dropped. REQUIRES: the gap is open, or is_mid_line().
   std::string_view writable(std::string_view bytes, TimePoint now);
-  // Returns when a write should be tried although no bytes have come; nullopt: it should not,
-  // because the gap is closed, or would not end at a line's end.
+  // Returns when a write should be tried although no bytes have come; nullopt: the gap is closed.
   std::optional<TimePoint> retry_due() const;
-  // Records that a write has succeeded. If bytes are missing, this is news.
+  // Records that a write has succeeded. If the gap was open and bytes are missing, this is news.
   void close();
   // Makes loss() news.
   void report_loss() { news_.push_back(loss()); }
@@ -61,7 +63,8 @@ class OutputGap {
  private:
   std::string name_;
   bool is_open_ = false;
-  bool mid_line_ = false;  // the last byte dropped did not end a line
+  bool mid_line_ = false;   // the last byte dropped did not end a line
+  bool is_unseen_ = false;  // drop_unseen() came after the last failure
   std::uint64_t missing_ = 0;
   std::string why_;
   TimePoint retry_at_;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "launcher/output/core/gap.h"
@@ -172,6 +173,25 @@ TEST_F(LogWriterTest, ItIsSeenThatThereIsRoomAgainAlthoughNothingIsWritten) {
   EXPECT_EQ(read_file(path_), "0123456789\n[ddprun: 6 bytes are missing here: File too large]\n");
 }
 
+// A progress bar ends no line.
+TEST_F(LogWriterTest, ThatThereIsRoomAgainIsSeenInTheMiddleOfALine) {
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  {
+    const FileSizeLimit disk(10);
+    logs_->write(*file, "0123456789 50%\r");
+    ASSERT_TRUE(flush());
+  }
+  ASSERT_TRUE(eventually([&] { return troubles().size() == 2; }));
+  EXPECT_THAT(troubles()[1], StartsWith("5 bytes are missing in log files: "));
+  logs_->write(*file, "100%\nnext\n");
+  ASSERT_TRUE(eventually([&] { return troubles().size() == 3; }));
+  EXPECT_THAT(troubles()[2], StartsWith("10 bytes are missing in log files: "));
+  EXPECT_EQ(read_file(path_),
+            "0123456789\n[ddprun: 5 bytes are missing here: File too large]\n"
+            "[ddprun: 5 bytes are missing here: File too large]\nnext\n");
+  EXPECT_EQ(warnings().size(), 2u);
+}
+
 TEST_F(LogWriterTest, ItGoesOnWithAWholeLineWhenThereIsRoomAgain) {
   const std::shared_ptr<LogFile> file = logs_->open(path_).value();
   {
@@ -201,6 +221,25 @@ TEST_F(LogWriterTest, WhatCannotBeMadeIsNamed) {
   std::filesystem::remove(path_);
   ASSERT_TRUE(eventually([&] { return troubles().size() == 2; }));
   EXPECT_EQ(troubles()[1], "") << "nothing is missing";
+}
+
+// The worker is silent after the disk has stopped for a while.
+TEST_F(LogWriterTest, ADiskThatGoesOnIsSeenAlthoughNothingIsWritten) {
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const UniqueFd reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  const std::string much(LogWriter::kHighWater, 'x');
+  logs_->write(*file, much + "\n");
+  ASSERT_TRUE(eventually([&] { return !logs_->is_full(*file); })) << "the thread has it";
+  logs_->write(*file, much + "\n");
+  logs_->stop_waiting(*file);
+  logs_->write(*file, "dropped\n");
+  std::vector<char> buffer(1 << 16);
+  ASSERT_TRUE(eventually([&] {
+    std::ignore = read(reader.get(), buffer.data(), buffer.size());
+    return troubles().back().starts_with("8 bytes are missing in log files: ");
+  }));
 }
 
 // A FIFO that nobody reads acts like a disk that has stopped.

@@ -45,7 +45,7 @@ TEST(OutputGap, IsTriedAgainAfterLongerAndLongerTimes) {
   EXPECT_EQ(gap.missing(), 8 * 2u) << "what is to be written is not missing";
 }
 
-TEST(OutputGap, IsTriedAgainWithoutBytesIfItWouldEndAtALinesEnd) {
+TEST(OutputGap, IsTriedAgainWithoutBytes) {
   OutputGap gap;
   EXPECT_EQ(gap.retry_due(), std::nullopt);
   gap.open("full", kStart);
@@ -53,7 +53,7 @@ TEST(OutputGap, IsTriedAgainWithoutBytesIfItWouldEndAtALinesEnd) {
   gap.drop("a line\n");
   EXPECT_EQ(gap.retry_due(), kStart + OutputGap::kRetry);
   gap.drop("the beginning");
-  EXPECT_EQ(gap.retry_due(), std::nullopt);
+  EXPECT_EQ(gap.retry_due(), kStart + OutputGap::kRetry);
   gap.drop(" and the end\n");
   gap.open("full", kStart + seconds(1));
   EXPECT_EQ(gap.retry_due(), kStart + seconds(3));
@@ -70,6 +70,23 @@ TEST(OutputGap, GoesOnWithAWholeLine) {
   EXPECT_EQ(gap.writable("the end\nnext\n", later), "next\n");
   EXPECT_EQ(gap.missing(), std::string("the beginning the middle the end\n").size());
   EXPECT_EQ(gap.writable("another\n", later), "another\n");
+}
+
+TEST(OutputGap, TheEndOfALineIsDroppedAfterARetryWithoutBytes) {
+  OutputGap gap("a file");
+  gap.open("the disk did not accept them in time", kStart);
+  gap.drop_unseen(3);
+  EXPECT_EQ(gap.retry_due(), kStart + OutputGap::kRetry);
+  gap.take_news();
+  gap.close();
+  EXPECT_EQ(gap.take_news().size(), 1u);
+  EXPECT_TRUE(gap.is_mid_line());
+  EXPECT_EQ(gap.writable("of it", kStart), "");
+  EXPECT_EQ(gap.missing(), 5u);
+  EXPECT_EQ(gap.writable("\nnext\n", kStart), "next\n");
+  EXPECT_FALSE(gap.is_mid_line());
+  gap.close();
+  EXPECT_TRUE(gap.take_news().empty()) << "it was said that it is written again";
 }
 
 TEST(OutputGap, WhatNobodyHasLookedAtIsTakenToEndNoLine) {
