@@ -21,6 +21,10 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kHeadlineBytes = 1024;
 constexpr std::size_t kFailureMessageBytes = 256;
+// Of a job the first nodes with trouble have its whole text. A full shared disk concerns all nodes,
+// which must not leave the page for that.
+constexpr std::size_t kTroublesInFull = 16;
+constexpr std::size_t kShortTroubleBytes = 32;
 constexpr std::size_t kAroundRanks = 64;  // what with_array() adds
 
 // BoundedArray: a JSON array with as many elements as its room permits.
@@ -72,7 +76,8 @@ std::string calendar_text(const Moment& now, TimePoint when) {
 
 namespace {
 
-Json describe(const Membership::Member& member, TimePoint now) {
+// trouble_bytes: limit of what is wrong with log files.
+Json describe(const Membership::Member& member, TimePoint now, std::size_t trouble_bytes) {
   Json json{{"host", clipped(member.node.host, kHostBytesShown)},
             {"slots", member.node.slots},
             {"connected", member.connected},
@@ -88,7 +93,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
     json["unfit"] = clipped(member.status.unfit, kFailureMessageBytes);
   }
   if (!member.status.log_trouble.empty()) {
-    json["log_trouble"] = clipped(member.status.log_trouble, kFailureMessageBytes);
+    json["log_trouble"] = clipped(member.status.log_trouble, trouble_bytes);
   }
   if (member.assignment) {
     const int first_rank = member.assignment->first_rank.value;
@@ -153,8 +158,12 @@ std::string describe(const Membership& job, const Moment& now) {
   std::string head = text_of(json);
   BoundedArray nodes(kMaxJobBytes - std::min(kMaxJobBytes, head.size()));
   std::size_t left_out = job.members().size();
+  std::size_t troubles = 0;
   for (const auto& [id, member] : job.members()) {
-    if (!nodes.add(text_of(describe(member, now.boot)))) break;
+    if (!member.status.log_trouble.empty()) ++troubles;
+    const std::size_t bytes =
+        troubles > kTroublesInFull ? kShortTroubleBytes : kFailureMessageBytes;
+    if (!nodes.add(text_of(describe(member, now.boot, bytes)))) break;
     --left_out;
   }
   return with_array(std::move(head), "nodes", nodes, left_out);

@@ -94,6 +94,29 @@ TEST_F(StatusPageTest, SaysWhatIsWrongWithLogFilesWhileItIs) {
   EXPECT_FALSE(seen()["jobs"][0]["nodes"][0].contains("log_trouble"));
 }
 
+TEST_F(StatusPageTest, AFullDiskOfAllNodesLeavesNoNodeOut) {
+  constexpr int kNodes = 1000;
+  const std::string trouble =
+      "log files are not written, so output is lost: No space left on device (first /" +
+      std::string(150, 'x') + ")";
+  for (int i = 1; i <= kNodes; ++i) {
+    const auto connection = static_cast<std::uint64_t>(i);
+    join(connection, "job", "node" + std::to_string(i), kNodes, 8);
+    table_.receive({.connection = AgentConnectionId(connection)},
+                   AgentStatus{.phase = AgentPhase::kRunning, .log_trouble = trouble}, now_.boot);
+  }
+  const Json job = seen()["jobs"][0];
+  EXPECT_EQ(job["nodes_left_out"], 0);
+  ASSERT_EQ(job["nodes"].size(), std::size_t{kNodes});
+  int in_full = 0;
+  for (const Json& node : job["nodes"]) {
+    const auto text = node.value("log_trouble", "");
+    EXPECT_THAT(text, testing::StartsWith("log files are not written"));
+    if (text == trouble) ++in_full;
+  }
+  EXPECT_EQ(in_full, 16);
+}
+
 TEST_F(StatusPageTest, EventsHaveTheTimeOfTheCalendarAndTheVerdictIsThere) {
   join(1, "job", "node0");
   pass(std::chrono::milliseconds(1500));
