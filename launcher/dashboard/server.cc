@@ -31,6 +31,7 @@ namespace {
 
 constexpr Duration kRefresh = std::chrono::seconds(1);
 constexpr int kOrders = 4;         // at a time
+constexpr int kLooks = 2;          // of them: pages make these by themselves
 constexpr std::size_t kFeeds = 8;  // at a time: each is a process
 constexpr std::string_view kLines = "200";
 
@@ -142,7 +143,10 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // Returns the page that answers this request.
   HttpPage page_of_answer(UserRequest asked) {
-    if (orders_ >= kOrders) return text_page(std::string(kTooManyOrders), 503);
+    const bool is_look = asked.what == UserRequest::What::kFlight;
+    if (orders_ >= kOrders || (is_look && looks_ >= kLooks)) {
+      return text_page(std::string(kTooManyOrders), 503);
+    }
     return HttpPage{.later = [this, asked = std::move(asked)](const HttpFinish& finish) {
       ask(asked, finish);
     }};
@@ -151,9 +155,11 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
   // --- questions to the job -------------------------------------------------------------------
 
   void ask(const UserRequest& request, const HttpFinish& finish) {
+    const int looks = request.what == UserRequest::What::kFlight ? 1 : 0;
     ++orders_;
+    looks_ += looks;
     const Result<void> started =
-        start_detached_thread("order", [self = shared_from_this(), request, finish] {
+        start_detached_thread("order", [self = shared_from_this(), request, looks, finish] {
           PageReply reply;
           std::optional<HttpPage> page;
           const Answer last = self->order_watch_.ask(request, [&](const Answer& part) {
@@ -161,13 +167,15 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
             return !page;
           });
           if (!page) page = reply.take(last);
-          asio::post(self->io_, [self, finish, page] {
+          asio::post(self->io_, [self, looks, finish, page] {
             --self->orders_;
+            self->looks_ -= looks;
             if (!self->is_stopped_) finish(*page);
           });
         });
     if (started) return;
     --orders_;
+    looks_ -= looks;
     finish(text_page(started.error().message(), 503));
   }
 
@@ -216,6 +224,7 @@ class DashboardServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpEntry> entry_;
   std::optional<TcpAcceptor> acceptor_;
   int orders_ = 0;
+  int looks_ = 0;  // of them
   bool has_warned_ = false;
   bool is_stopped_ = false;
 };

@@ -1,5 +1,6 @@
 #include "rendezvous/service/page_requests.h"
 
+#include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <string>
 #include <utility>
@@ -9,8 +10,10 @@
 namespace ddprun {
 
 struct PageRequests::Request {
-  Request(boost::asio::io_context& io, HttpFinish to) : finish(std::move(to)), patience(io) {}
+  Request(boost::asio::io_context& io, bool look, HttpFinish to)
+      : is_look(look), finish(std::move(to)), patience(io) {}
 
+  bool is_look;
   HttpFinish finish;
   boost::asio::steady_timer patience;
   PageReply reply;
@@ -20,12 +23,14 @@ PageRequests::PageRequests(boost::asio::io_context& io, PageRequestsEvents event
     : io_(io), events_(std::move(events)) {}
 PageRequests::~PageRequests() = default;
 
-bool PageRequests::begin(AgentConnectionId id, const HttpFinish& finish) {
-  if (open_.size() >= kMost) {
+bool PageRequests::begin(AgentConnectionId id, bool is_look, const HttpFinish& finish) {
+  const auto looks =
+      std::ranges::count_if(open_, [](const auto& one) { return one.second->is_look; });
+  if (open_.size() >= kMost || (is_look && static_cast<std::size_t>(looks) >= kMostLooks)) {
     finish(text_page(std::string(kTooManyOrders), 503));
     return false;
   }
-  const auto request = std::make_shared<Request>(io_, finish);
+  const auto request = std::make_shared<Request>(io_, is_look, finish);
   open_[id] = request;
   request->patience.expires_after(kPatience);
   request->patience.async_wait([this, id, weak = std::weak_ptr(request)](

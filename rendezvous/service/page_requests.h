@@ -25,6 +25,8 @@ class PageRequests {
  public:
   // Limit of the requests at a time.
   static constexpr std::size_t kMost = 8;
+  // Limit of those among them that a page makes by itself: buttons always have room.
+  static constexpr std::size_t kMostLooks = kMost / 2;
   // Within this time a request is answered. Stacks come within 30 s of a node.
   static constexpr Duration kPatience = std::chrono::seconds(45);
 
@@ -34,9 +36,9 @@ class PageRequests {
   PageRequests(const PageRequests&) = delete;
   PageRequests& operator=(const PageRequests&) = delete;
 
-  // Begins a request. `finish` is called once with the page that answers it. Returns false if kMost
-  // requests are open; `finish` then got a 503 page.
-  bool begin(AgentConnectionId id, const HttpFinish& finish);
+  // Begins a request. is_look: a page makes it by itself. `finish` is called once with the page
+  // that answers it. Returns false if as many as may be are open; `finish` then got a 503 page.
+  bool begin(AgentConnectionId id, bool is_look, const HttpFinish& finish);
   bool contains(AgentConnectionId id) const { return open_.contains(id); }
 
   // Takes what the table answers. REQUIRES: contains(id).

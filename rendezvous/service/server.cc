@@ -203,7 +203,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
             .ask =
                 [this](const UserRequest& request, const HttpFinish& finish) {
                   if (is_draining()) return finish(text_page("the service is stopping", 503));
-                  if (const auto id = clients_->begin_page(finish)) ask(*id, request);
+                  const bool is_look = request.what == UserRequest::What::kFlight;
+                  if (const auto id = clients_->begin_page(is_look, finish)) ask(*id, request);
                 },
             .follow = [this](const std::string& job, Rank rank,
                              const std::string& by) { return clients_->follow(job, rank, by); }};

@@ -70,9 +70,10 @@ AgentConnectionId ServiceClients::attach(std::function<void(const ServiceMessage
   return id;
 }
 
-std::optional<AgentConnectionId> ServiceClients::begin_page(const HttpFinish& finish) {
+std::optional<AgentConnectionId> ServiceClients::begin_page(bool is_look,
+                                                            const HttpFinish& finish) {
   const AgentConnectionId id = next_id();
-  if (!page_requests_.begin(id, finish)) return std::nullopt;
+  if (!page_requests_.begin(id, is_look, finish)) return std::nullopt;
   return id;
 }
 

@@ -69,7 +69,7 @@ class ServiceClients : public std::enable_shared_from_this<ServiceClients> {
 
   // Begins a request of the page (PageRequests), and returns its number; nullopt: it was refused,
   // and `finish` was called.
-  std::optional<AgentConnectionId> begin_page(const HttpFinish& finish);
+  std::optional<AgentConnectionId> begin_page(bool is_look, const HttpFinish& finish);
   // Answers all requests of the page with this one.
   void end_pages(const HttpPage& page) { page_requests_.end_all(page); }
 

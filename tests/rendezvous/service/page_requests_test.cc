@@ -9,8 +9,8 @@ namespace {
 
 class PageRequestsTest : public testing::Test {
  protected:
-  bool begin(int id) {
-    return requests_.begin(AgentConnectionId(id),
+  bool begin(int id, bool is_look = false) {
+    return requests_.begin(AgentConnectionId(id), is_look,
                            [this](const HttpPage& page) { statuses_.push_back(page.status); });
   }
 
@@ -31,6 +31,17 @@ TEST_F(PageRequestsTest, OneMoreThanTheMostIsRefused) {
   EXPECT_EQ(statuses_, std::vector{503});
   EXPECT_FALSE(requests_.contains(AgentConnectionId(most + 1)));
   EXPECT_TRUE(ended_.empty()) << "the table has never known of it";
+}
+
+TEST_F(PageRequestsTest, WhatPagesAskByThemselvesLeavesRoomForButtons) {
+  const int looks = static_cast<int>(PageRequests::kMostLooks);
+  const int most = static_cast<int>(PageRequests::kMost);
+  for (int id = 1; id <= looks; ++id) EXPECT_TRUE(begin(id, true));
+  EXPECT_FALSE(begin(100, true));
+  for (int id = looks + 1; id <= most; ++id) EXPECT_TRUE(begin(id));
+  EXPECT_FALSE(begin(100));
+  requests_.take(AgentConnectionId(1), Answer{.done = true});
+  EXPECT_TRUE(begin(100, true));
 }
 
 TEST_F(PageRequestsTest, AnAnswerThatIsNotTheLastOneWantsMore) {

@@ -211,11 +211,58 @@ TEST_F(ServerWithTails, CallsThatCannotComeHaveTheReasonInOneLine) {
   EXPECT_THAT(browser.receive_through("\r\n"), StartsWith("HTTP/1.1 403 "));
 }
 
+TEST_F(ServerWithTails, ABrowserThatClosesWhileItsQuestionWaitsDoesNoHarm) {
+  RawTcpClient agent(service_.port());
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
+  for (std::size_t i = 0; i < 2 * PageRequests::kMost; ++i) {
+    RawTcpClient browser(service_.port());
+    ask(browser, "/flight/0?job=job");
+    const auto begin = await<OutputDirective>(agent);
+    ASSERT_TRUE(begin && begin->flight) << i;
+    browser.close();
+    EXPECT_EQ(status_of("/healthz"), "200");
+    say(agent, OutputPage{.inquiry = begin->inquiry, .is_ready = true});
+    ASSERT_TRUE(await<OutputDirective>(agent)) << "its turn";
+    say(agent, OutputPage{.inquiry = begin->inquiry, .is_last = true});
+  }
+  EXPECT_EQ(status_of("/healthz"), "200");
+}
+
+TEST_F(ServerWithTails, CallsOfAJobThatEndsMeanwhileHaveAnAnswer) {
+  RawTcpClient agent(service_.port()), browser(service_.port());
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
+  ask(browser, "/flight/0?job=job", "Connection: close\r\n");
+  const auto begin = await<OutputDirective>(agent);
+  ASSERT_TRUE(begin);
+  say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  const std::string answer = browser.receive(1 << 16);
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer, HasSubstr("no answer within 3.0 s from agent of job"));
+}
+
+TEST_F(ServerWithTails, AnAgentThatIsLostAfterItsFirstPartIsNamed) {
+  RawTcpClient agent(service_.port()), browser(service_.port());
+  ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
+  ask(browser, "/flight/0?job=job", "Connection: close\r\n");
+  const auto begin = await<OutputDirective>(agent);
+  ASSERT_TRUE(begin);
+  say(agent, OutputPage{.inquiry = begin->inquiry, .is_ready = true});
+  ASSERT_TRUE(await<OutputDirective>(agent)) << "its turn";
+  const std::string line = "{\"flight\":{\"rank\":0,\"goes_on\":true}}\n";
+  say(agent, OutputPage{.inquiry = begin->inquiry, .lines = line, .is_ready = true});
+  ASSERT_TRUE(await<OutputDirective>(agent)) << "the next turn";
+  agent.close();
+  const std::string answer = browser.receive(1 << 16);
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer, HasSubstr(line));
+  EXPECT_THAT(answer, HasSubstr("connection with "));
+}
+
 TEST_F(ServerWithTails, QuestionsForCallsAreBounded) {
   RawTcpClient agent(service_.port());
   ASSERT_NO_FATAL_FAILURE(begin_job(agent, "job"));
   std::list<RawTcpClient> browsers;
-  for (std::size_t i = 0; i < PageRequests::kMost; ++i) {
+  for (std::size_t i = 0; i < PageRequests::kMostLooks; ++i) {
     ask(browsers.emplace_back(service_.port()), "/flight/0?job=job");
     const auto begin = await<OutputDirective>(agent);
     ASSERT_TRUE(begin && begin->flight) << i;

@@ -31,7 +31,8 @@ class ServiceClientsTest : public testing::Test {
     return clients_->attach([this](const ServiceMessage&) { ++delivered_; }, nullptr);
   }
   std::optional<AgentConnectionId> begin_page() {
-    return clients_->begin_page([this](const HttpPage& page) { statuses_.push_back(page.status); });
+    return clients_->begin_page(false,
+                                [this](const HttpPage& page) { statuses_.push_back(page.status); });
   }
   // Connects an agent, and waits for its Hello.
   std::unique_ptr<RawTcpClient> connect() {
