@@ -94,14 +94,18 @@ async function showCalls(section) {
   if (button.disabled) return;
   button.disabled = true;
   note.textContent = "asking";
+  let why = "No answer came.";
+  let calls = "";
   try {
     const answer = await fetch(`flight/${rank}?${new URLSearchParams({job})}`);
     const text = await answer.text();
-    note.textContent = answer.ok ? "" : text.trim();
-    section.querySelector("#rank-flight").textContent = answer.ok ? callsText(text) : "";
+    why = answer.ok ? "The answer cannot be read." : text.trim();
+    if (answer.ok) calls = callsText(text);
   } catch {
-    note.textContent = "No answer came.";
+    // `why` says what failed.
   }
+  note.textContent = calls ? "" : why;
+  section.querySelector("#rank-flight").textContent = calls;
   button.disabled = false;
 }
 

@@ -300,7 +300,7 @@ def open_many_streams(url: str) -> None:
     assert [stream.status for stream in streams] == 8 * [200]
     assert get("/output/0").status == 503
     assert get("/output/-1").status == 404 and get("/output/0x").status == 404
-    assert get("/flight/0").headers["Content-Type"] == "application/x-ndjson", "it is no stream"
+    assert get("/flight/0").headers["Content-Type"] == "application/x-ndjson", "it is not a stream"
     missing = get("/flight/7")
     assert (missing.status, missing.read()) == (409, b"rank 7 does not run on this node\n")
     streams.pop().close()

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import needs  # noqa: E402
 browser.find()
 
 PATIENCE = 60.0  # seconds: a trouble is named within a minute
+RETRY_PATIENCE = 90.0  # the times between retries of a log file become 60 s
 FULL_DISK = "open('/dev/full', 'w').write('x' * 100_000)"
 # Root in a container may have no right to mount.
 MAY_MOUNT = os.geteuid() == 0 and subprocess.run(
@@ -104,21 +106,32 @@ class Troubles:
             [self._binaries / "ddprun", "top", f"--rdzv-endpoint={self.address}", job],
             stdin=terminal, stdout=terminal, stderr=terminal, env=os.environ | {"TERM": "xterm"})
         os.close(terminal)
+        deadline = time.monotonic() + PATIENCE
+
+        def read() -> bytes:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([main], [], [], left)[0], f"top is silent after {written!r}"
+            return os.read(main, 1 << 16)
+
         written = b""
-        while b"q quit" not in written:
-            written += os.read(main, 1 << 16)
-        os.write(main, b"q")
-        with contextlib.suppress(OSError):  # the terminal is closed at the other end
-            while os.read(main, 1 << 16):
-                pass
-        os.close(main)
-        assert shown.wait(PATIENCE) == 0
+        try:
+            while b"q quit" not in written:
+                written += read()
+            os.write(main, b"q")
+            with contextlib.suppress(OSError):  # the terminal is closed at the other end
+                while read():
+                    pass
+            assert shown.wait(PATIENCE) == 0
+        finally:
+            shown.kill()
+            shown.wait()
+            os.close(main)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode())
 
 
-def eventually(look, pattern: str) -> None:
+def eventually(look, pattern: str, patience: float = PATIENCE) -> None:
     """Waits until the text that `look` returns has the pattern."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not re.search(pattern, text := look(), re.DOTALL):
         assert time.monotonic() < deadline, f"no {pattern!r} in:\n{text}"
         time.sleep(0.5)
@@ -138,7 +151,6 @@ SEEN = {
     "full": (r"last failure: .*No space left on device",
              r"has failed[^\n]*\n+rank \d[^\n]*No space left on device"),
 }
-
 
 # What names the trouble on a terminal of 80 columns.
 ON_SCREEN = {
@@ -160,7 +172,7 @@ def look_when_there_is_room(troubles: Troubles, page: browser.Browser) -> None:
     assert re.search(SEEN["logs"][0], troubles.status("logs")), troubles.status("logs")
     troubles.make_room()
     over = rf"\d+ bytes are missing in log files: {FIRST}"
-    eventually(lambda: troubles.top("logs"), over)
+    eventually(lambda: troubles.top("logs"), over, RETRY_PATIENCE)
     page.open(f"http://{troubles.address}/#job=logs")
     eventually(page.text, rf"{over}.*Nodes and ranks.*Events.*{over}.*log files are not written")
     assert re.search(over, troubles.status("logs")), troubles.status("logs")
