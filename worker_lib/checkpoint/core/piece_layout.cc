@@ -22,7 +22,7 @@ std::vector<std::uint64_t> PieceLayout::cuts(std::span<const FileRange> pieces,
       result.push_back(std::min(tensor.end, piece.end) - piece.begin);
     }
   std::ranges::sort(result);
-  result.erase(std::ranges::unique(result).begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }
 
