@@ -1,5 +1,5 @@
-// The last calls of a rank as a text, from what its agent sends: lines of JSON with the flight record
-// (control.md). Texts in it may be those of a program, and of another version.
+// The last calls of a rank as a text, from what its agent sends: lines of JSON with the flight
+// record (control.md). Texts in it may be those of a program, and of another version.
 
 import {bytes, count, duration} from "./numbers.js";
 
@@ -48,13 +48,15 @@ function textOf(flight, calls) {
   const host = flight.host ? ` on ${cellOf(flight.host)}` : "";
   const pid = flight.pid > 0 ? `, pid ${flight.pid}` : "";
   const step = flight.step === undefined ? "" : `, step ${cellOf(flight.step)}`;
-  const head = `rank ${cellOf(flight.rank)} (local rank ${cellOf(flight.local_rank)}${host}${pid}): ${
-    cellOf(flight.state)}${flight.stopped ? ", stopped" : ""}${step}`;
+  const state = `${cellOf(flight.state)}${flight.stopped ? ", stopped" : ""}${step}`;
+  const place = `local rank ${cellOf(flight.local_rank)}${host}${pid}`;
+  const head = `rank ${cellOf(flight.rank)} (${place}): ${state}`;
   if (calls.length === 0) return `${head}; ${NO_CALLS}`;
   const shown = calls.slice(-MOST_CALLS);
   const all = flight.call_count ?? calls.length;
-  return `${head}; ${count(all, "call")}${shown.length < all ? `, the last ${shown.length}` : ""}:\n${
-    tableText([HEADINGS, ...shown.map((call) => rowOf(flight, call))])}`;
+  const last = shown.length < all ? `, the last ${shown.length}` : "";
+  const table = tableText([HEADINGS, ...shown.map((call) => rowOf(flight, call))]);
+  return `${head}; ${count(all, "call")}${last}:\n${table}`;
 }
 
 export function callsText(lines) {

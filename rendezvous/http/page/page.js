@@ -302,7 +302,7 @@ function headOf(job) {
   const former = failure && !job.verdict
     ? `Generation ${failure.generation} failed: ${failureText(failure, failure.what)}` : null;
   const headline = job.verdict?.headline;
-  // A job that was stopped, or that lacks nodes, has ended for another reason than its last failure.
+  // A job that was stopped, or that lacks nodes, ended for another reason than its last failure.
   const isOfFailure = failure && headline?.startsWith(failure.what.replace(/\.\.\.$/, ""));
   const reason = !hasFailed(job) ? former
     : isOfFailure ? failureText(failure, headline) : headline;

@@ -26,8 +26,8 @@ function lastLines(text) {
   return kept.slice(-MOST_LINES - 1).join("\n");
 }
 
-// Returns why the stream of this path was refused, and whether that may change by itself. EventSource
-// does not say it.
+// Returns why the stream of this path was refused, and whether that may change by itself.
+// EventSource does not say it.
 async function whyRefused(path) {
   try {
     const answer = await fetch(path);
@@ -113,11 +113,12 @@ let followed = null; // {section, state, output}: what is open now
 
 // Opens the output of this section of rankOf(), and closes that of another one. null: closes it.
 // state: of the job. A stream that the service has ended or refused is opened again in another state:
-// there may be a new run of the job. One that was refused for now is also opened again after a while.
+// there may be a new run of the job. One that was refused with 5xx is opened again after 10 s, too.
 // isOver: the job has ended, so no stream is opened. An open one still has the last lines.
 export function follow(section, state, isOver) {
   const isSame = followed?.section === section && followed.state === state;
-  const isOld = followed?.output.isEnded && (followed.state !== state || followed.output.isDueAgain);
+  const isOld = followed?.output.isEnded
+    && (followed.state !== state || followed.output.isDueAgain);
   if (followed?.section === section && !isOld) return;
   followed?.output.close();
   followed = null;

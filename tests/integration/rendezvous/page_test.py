@@ -318,7 +318,7 @@ def check_generations(page: browser.Browser) -> None:
 
 
 def check_goodput(page: browser.Browser) -> None:
-    """The bar, whose parts are the whole time, and the same in words."""
+    """The bar, whose parts are the whole time, and its text."""
     parts = page.evaluate("[...document.querySelectorAll('.bar div')].map((part) => "
                           "[part.title, Math.round(100 * part.getBoundingClientRect().width / "
                           "part.parentElement.clientWidth)])")

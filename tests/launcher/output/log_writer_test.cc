@@ -48,6 +48,12 @@ class LogWriterTest : public testing::Test {
                                          troubles_.push_back(text);
                                        }});
   }
+  // Writes the text to a file of a disk that has room for 10 bytes.
+  void write_to_full_disk(LogFile& file, const std::string& text) {
+    const FileSizeLimit disk(10);
+    logs_->write(file, text);
+    ASSERT_TRUE(flush());
+  }
   bool flush() {
     std::atomic<bool> flushed = false;
     logs_->when_flushed([&] { flushed = true; });
@@ -163,11 +169,7 @@ TEST_F(LogWriterTest, ThereIsOneTroubleForAllFilesAndItGoesWithThem) {
 // A worker may write nothing for hours.
 TEST_F(LogWriterTest, ItIsSeenThatThereIsRoomAgainAlthoughNothingIsWritten) {
   const std::shared_ptr<LogFile> file = logs_->open(path_).value();
-  {
-    const FileSizeLimit disk(10);
-    logs_->write(*file, "0123456789\nlost\n");
-    ASSERT_TRUE(flush());
-  }
+  ASSERT_NO_FATAL_FAILURE(write_to_full_disk(*file, "0123456789\nlost\n"));
   ASSERT_TRUE(eventually([&] { return troubles().size() == 2; }));
   EXPECT_THAT(troubles()[1], StartsWith("6 bytes are missing in log files: "));
   EXPECT_EQ(read_file(path_), "0123456789\n[ddprun: 6 bytes are missing here: File too large]\n");
@@ -176,11 +178,7 @@ TEST_F(LogWriterTest, ItIsSeenThatThereIsRoomAgainAlthoughNothingIsWritten) {
 // A progress bar ends no line.
 TEST_F(LogWriterTest, ThatThereIsRoomAgainIsSeenInTheMiddleOfALine) {
   const std::shared_ptr<LogFile> file = logs_->open(path_).value();
-  {
-    const FileSizeLimit disk(10);
-    logs_->write(*file, "0123456789 50%\r");
-    ASSERT_TRUE(flush());
-  }
+  ASSERT_NO_FATAL_FAILURE(write_to_full_disk(*file, "0123456789 50%\r"));
   ASSERT_TRUE(eventually([&] { return troubles().size() == 2; }));
   EXPECT_THAT(troubles()[1], StartsWith("5 bytes are missing in log files: "));
   logs_->write(*file, "100%\nnext\n");
@@ -194,11 +192,8 @@ TEST_F(LogWriterTest, ThatThereIsRoomAgainIsSeenInTheMiddleOfALine) {
 
 TEST_F(LogWriterTest, ItGoesOnWithAWholeLineWhenThereIsRoomAgain) {
   const std::shared_ptr<LogFile> file = logs_->open(path_).value();
-  {
-    const FileSizeLimit disk(10);
-    logs_->write(*file, "0123456789 and the rest\nlost\nlost, too, its beginning ");
-    ASSERT_TRUE(flush());
-  }
+  ASSERT_NO_FATAL_FAILURE(
+      write_to_full_disk(*file, "0123456789 and the rest\nlost\nlost, too, its beginning "));
   testing_support::let_pass(OutputGap::kRetry + std::chrono::milliseconds(10));
   logs_->write(*file, "and its end\nnext\n");
   logs_->end(*file);

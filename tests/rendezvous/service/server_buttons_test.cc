@@ -173,7 +173,7 @@ TEST_F(ServerWithButtons, WhoMayPressThemMayReadOutput) {
   EXPECT_EQ(answer("job", cookie_ + "0"), "HTTP/1.1 401");
   const std::string read = cookie_in(post("/token", "token=" + read_token_of(kKey)));
   EXPECT_EQ(answer("job", read), "HTTP/1.1 403");
-  EXPECT_EQ(answer("job", cookie_, "/flight/0"), "HTTP/1.1 409") << "there is no such job";
+  EXPECT_EQ(answer("job", cookie_, "/flight/0"), "HTTP/1.1 409") << "the job is not known";
   EXPECT_EQ(answer("secret", cookie_, "/flight/0"), "HTTP/1.1 403");
   EXPECT_EQ(answer("job", read, "/flight/0"), "HTTP/1.1 403");
 }
